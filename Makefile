@@ -1,0 +1,33 @@
+# Everything runs from these targets, here and in CI. The first use of any of them sets up .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: run test check bench test-vllm format clean
+
+run: $(READY)  ## simulated engines, the gateway, traffic and a live table
+	$(BIN)/poise demo
+
+test: $(READY)  ## unit, contract and socket tests, no GPU, no vLLM
+	$(BIN)/python -m pytest -m "not vllm"
+
+check: $(READY)  ## lint, types, layers, docs
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest tests/docs
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV) .vllm .bench .mypy_cache .ruff_cache .pytest_cache
