@@ -1,0 +1,33 @@
+"""The errors Poise raises and the error bodies it answers with."""
+
+from dataclasses import dataclass
+
+
+class PoiseError(Exception):
+    """Base of all errors that a user can do something about; `hint` says what."""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        return f"{message}\nhint: {self.hint}" if self.hint else message
+
+
+class ConfigError(PoiseError):
+    """A setting, flag or file is wrong; nothing was started or changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An answer that the gateway makes itself instead of a replica.
+
+    `fault` names who has to act: `caller`, `gateway` or `replica`. `retry_after_s` becomes `Retry-After`.
+    """
+
+    status: int
+    code: str
+    message: str
+    fault: str
+    retry_after_s: int | None = None

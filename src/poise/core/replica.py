@@ -1,0 +1,103 @@
+"""What a replica is called and where it lives; its state while the gateway runs is `poise.fleet`'s alone."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from urllib.parse import urlsplit
+
+from poise.core.errors import ConfigError
+
+_RANK_SUFFIX = re.compile(r"@(\d+)$")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+
+class ReplicaState(StrEnum):
+    """Where a replica is in its life. Only `READY` (and, ramped, `WARMING`) may be sent requests."""
+
+    JOINING = "joining"
+    WARMING = "warming"
+    READY = "ready"
+    DRAINING = "draining"
+    ASLEEP = "asleep"
+    UNHEALTHY = "unhealthy"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaAddress:
+    """Where a replica is reached. Never shown to callers: they see the replica's name.
+
+    `rank` selects one data-parallel rank behind the same server (`http://host:8000@2`), None the server as a whole.
+    """
+
+    host: str
+    port: int
+    tls: bool = False
+    rank: int | None = None
+
+    @property
+    def url(self) -> str:
+        """The address as it is written in configuration, rank included."""
+        scheme = "https" if self.tls else "http"
+        rank = "" if self.rank is None else f"@{self.rank}"
+        return f"{scheme}://{self.authority}{rank}"
+
+    @property
+    def authority(self) -> str:
+        """Value of the `Host` header sent to the replica."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSpec:
+    """One configured replica: a whole engine, on one GPU or on a tensor-parallel group of `gpus`.
+
+    `model` restricts the replica to one model name; None means whatever its own `/v1/models` lists.
+    `gpu_metrics_url` is a DCGM exporter's page on which `gpus` are the `gpu` labels of this replica.
+    """
+
+    name: str
+    address: ReplicaAddress
+    model: str | None = None
+    gpus: tuple[int, ...] = ()
+    gpu_metrics_url: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def parse_replica_url(text: str) -> ReplicaAddress:
+    """`http://host:port`, `https://host`, each with an optional `@rank`, as a `ReplicaAddress`.
+
+    Raises `ConfigError` for any other scheme, for a path, query or credentials, and for a bad port.
+    """
+    match = _RANK_SUFFIX.search(text)
+    rank = int(match.group(1)) if match else None
+    plain = text[: match.start()] if match else text
+    parts = urlsplit(plain)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(
+            f"replica url {text!r} is not an http or https address",
+            hint="write it as http://host:8000 or http://host:8000@1",
+        )
+    if "@" in parts.netloc or parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise ConfigError(
+            f"replica url {text!r} holds more than scheme, host, port and rank",
+            hint="give the engine's root address; the gateway adds the paths",
+        )
+    try:
+        port = parts.port
+    except ValueError:
+        raise ConfigError(
+            f"replica url {text!r} has a port outside 1-65535", hint="write the port as a number"
+        ) from None
+    tls = parts.scheme == "https"
+    return ReplicaAddress(parts.hostname, port or (443 if tls else 80), tls, rank)
+
+
+def check_replica_name(name: str) -> str:
+    """`name` itself if it may be shown and used as a label: letters, digits, `.`, `_`, `-`, at most 63."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"replica name {name!r} is not usable", hint="use 1 to 63 letters, digits, dots, dashes or underscores"
+        )
+    return name

@@ -1,0 +1,55 @@
+"""What the gateway knows of one replica. `Fleet` is the only writer; policies read it as a `ReplicaView`."""
+
+import xxhash
+
+from poise.core.reading import LoadReading
+from poise.core.replica import ReplicaSpec, ReplicaState
+from poise.core.request import Outcome
+from poise.fleet.charges import SinceLastPoll
+
+
+class Replica:
+    """One replica's spec, state, last reading and this gateway's ledger of it.
+
+    `kv`, `queue`, `gpu` and `request_time_s` are what policies compare: the reading, or the worst of the peers where it
+    says nothing, plus what was dispatched since. They are kept current at every event so that choosing only reads.
+    """
+
+    __slots__ = (
+        "available", "completed", "failed_scrapes", "gpu", "in_flight", "kv", "last_dispatch", "max_concurrency",
+        "mean_request_time_s", "models", "name", "outcomes", "prefill_tokens", "progress_at_s", "queue", "reading",
+        "reading_at_s", "request_time_s", "restarts", "scrape_error", "seed", "since_poll", "slot", "spec", "state",
+    )  # fmt: skip
+
+    def __init__(self, spec: ReplicaSpec, slot: int) -> None:
+        self.spec = spec
+        self.name = spec.name
+        self.slot = slot
+        self.seed = xxhash.xxh3_64_intdigest(spec.name.encode())
+        self.state = ReplicaState.READY
+        self.available = True
+        self.max_concurrency: int | None = None
+        self.models: tuple[str, ...] | None = None if spec.model is None else (spec.model,)
+
+        self.in_flight = 0
+        self.prefill_tokens = 0
+        """Prompt tokens charged here whose first output has not come."""
+        self.last_dispatch = 0
+        self.completed = 0
+        self.outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
+        self.mean_request_time_s: float | None = None
+
+        self.reading: LoadReading | None = None
+        """The last reading that is not stale."""
+        self.reading_at_s: float | None = None
+        self.since_poll = SinceLastPoll()
+        self.failed_scrapes = 0
+        self.scrape_error: str | None = None
+        self.progress_at_s: float | None = None
+        """When the replica was last seen to produce output."""
+        self.restarts = 0
+
+        self.kv = 0.0
+        self.queue = 0.0
+        self.gpu = 0.0
+        self.request_time_s = 0.0

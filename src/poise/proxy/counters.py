@@ -1,0 +1,32 @@
+"""What the data path counts, as plain integers; `poise.admin` exports them."""
+
+from collections import Counter
+
+from poise.report.histogram import DECISION_BUCKETS_S, LATENCY_BUCKETS_S, Histogram
+
+
+class Counters:
+    """Totals since the process started. Written by the data path only."""
+
+    __slots__ = (
+        "buffered_bytes", "client_connections", "decision_s", "end_to_end_s", "first_output_s", "in_flight",
+        "output_tokens", "prompt_tokens", "refusals", "requests", "retries", "stale_connections",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.requests: Counter[tuple[str, str]] = Counter()
+        """Requests ended, by (route name, outcome)."""
+        self.refusals: Counter[str] = Counter()
+        """Answers that the gateway made itself, by error code."""
+        self.retries: Counter[str] = Counter()
+        """Requests sent to another replica, by reason."""
+        self.stale_connections = 0
+        """Pooled connections that turned out to be closed by the replica when used again."""
+        self.in_flight = 0
+        self.client_connections = 0
+        self.buffered_bytes = 0
+        self.prompt_tokens = 0
+        self.output_tokens = 0
+        self.first_output_s = Histogram(LATENCY_BUCKETS_S)
+        self.end_to_end_s = Histogram(LATENCY_BUCKETS_S)
+        self.decision_s = Histogram(DECISION_BUCKETS_S)
