@@ -32,7 +32,7 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Size limits: one request's body (413 above), its head (431 above), and all buffered bodies together (503 above)."""
+    """Size limits: one request's body (413 above) and head (431 above), all buffered bodies together (503 above)."""
 
     body_bytes: int = 64 * 1024 * 1024
     head_bytes: int = 64 * 1024

@@ -51,7 +51,7 @@ def effective_weights(weights: LoadWeights, known_terms: int) -> LoadWeights | N
 
 
 def load_score(replica: ReplicaView, weights: LoadWeights | None) -> float:
-    """Load of `replica`, lower is better: with weights that sum to 1, 1.0 is full in every term; 0 if all is unknown."""
+    """Load of `replica`, lower is better; 1.0 is full in every term (weights summing to 1), 0 if all is unknown."""
     if weights is None:
         return 0.0
     queue = replica.queue / QUEUE_FULL
