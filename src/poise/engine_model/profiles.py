@@ -29,26 +29,27 @@ QWEN3_32B = Model(
     vocabulary=151_936,
 )
 
-# Measured: fitted to the card's own step table for Llama-3.1-8B (benchmarks/validate_engine_model.py --fit).
+# Fitted. W is the weights at copy speed; c comes from the card's step table; f, r and k from its recorded run, because
+# the table's decode steps are slower than those recorded (docs/engine-model.md, "What the step table does not explain").
 PRO_6000_LLAMA_8B = StepTimes(
     weights_s=10.60e-3,
     compute_s_per_token=43.75e-6,
     attention_s_per_pair=2.0e-9,
-    kv_read_s_per_token=147e-9,
-    request_s=23.6e-6,
-    fixed_s=2.20e-3,
+    kv_read_s_per_token=102e-9,
+    request_s=10e-6,
+    fixed_s=0.80e-3,
 )
-# The same constants turned into what the card does with its peaks, to carry them to other models and cards.
+# The same constants as shares of the card's peaks, to carry them to other models and cards.
 PRO_6000 = Card(
-    name="RTX PRO 6000 Blackwell",
+    name="RTX PRO 6000 Blackwell Server Edition",
     memory_bytes=94.97 * GIB,
     copy_bytes_per_s=1.416e12,
     tensor_flops_per_s=503.8e12,
     matmul_ratio=0.697,
     attention_ratio=0.52,
-    kv_read_ratio=0.63,
-    layer_gap_s=68.7e-6,
-    request_s=23.6e-6,
+    kv_read_ratio=0.907,
+    layer_gap_s=25e-6,
+    request_s=10e-6,
 )
 # GeForce cards run BF16 with FP32 accumulation at half rate, so their tensor cores, not power or operand bandwidth, are
 # what limits: 88-99% of that peak is reached (L20, RTX 5060 Ti). Everything else is taken over from the measured card.
@@ -59,12 +60,12 @@ RTX_4090 = Card(
     tensor_flops_per_s=165.2e12,
     matmul_ratio=0.95,
     attention_ratio=0.90,
-    kv_read_ratio=0.63,
-    layer_gap_s=68.7e-6,
-    request_s=23.6e-6,
+    kv_read_ratio=0.907,
+    layer_gap_s=25e-6,
+    request_s=10e-6,
 )
-PCIE_5 = Link(bytes_per_s=40e9, latency_s=25e-6)
-"""NCCL all-reduce between RTX PRO 6000 cards on PCIe 5.0 x16 with peer access: 37.6 to 41.7 GB/s, 24 to 25 us."""
+PCIE_5_TWO_SOCKETS = Link(bytes_per_s=22.2e9, latency_s=25e-6)
+"""NCCL all-reduce as it comes, untuned, between RTX PRO 6000 cards on PCIe 5.0 in a two-socket server."""
 
 
 PROFILES: dict[str, EngineProfile] = {
@@ -113,7 +114,7 @@ PROFILES: dict[str, EngineProfile] = {
         EngineProfile(
             name="2x-rtx-pro-6000-qwen3-32b",
             description="Qwen3-32B on two RTX PRO 6000 (TP2), as in the recorded run; predicted from hardware numbers",
-            step=derive_step_times(PRO_6000, QWEN3_32B, ranks=2, link=PCIE_5),
+            step=derive_step_times(PRO_6000, QWEN3_32B, ranks=2, link=PCIE_5_TWO_SOCKETS),
             kv_blocks=kv_blocks(PRO_6000, QWEN3_32B, weight_bytes=65.5e9, overhead_bytes=1.6 * GIB, ranks=2),
             limits=SchedulerLimits(max_num_seqs=128, max_num_batched_tokens=2048),
         ),
