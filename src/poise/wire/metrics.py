@@ -17,6 +17,8 @@ _CACHE_LABELS = (
     ("block_size_tokens", b"page_size"),
 )
 
+_MOST_DIGITS = 18
+
 Rank = int | None
 """Data-parallel rank of a series, None where the engine does not tell ranks apart."""
 
@@ -155,4 +157,4 @@ class EnginePage:
 
 def _whole(label: bytes | None) -> int | None:
     """A label's whole number; None for anything else, such as vLLM's "None"."""
-    return int(label) if label is not None and label.isdigit() else None
+    return int(label) if label is not None and label.isdigit() and len(label) <= _MOST_DIGITS else None

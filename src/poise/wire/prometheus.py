@@ -1,15 +1,15 @@
 """The Prometheus text format, read selectively: a page is scanned for a few names, every other line is skipped."""
 
-import math
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from poise.core.errors import PoiseError
 
+LARGEST_VALUE = 1e18
+"""Above every count of tokens, far enough below the largest float and integer that sums stay exact to handle."""
 _LABEL = re.compile(rb'([A-Za-z_][A-Za-z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"')
 _NAMESPACE = re.compile(r"([A-Za-z]+[:_])(.+)")
-_NO_LABELS: Mapping[bytes, bytes] = {}
 
 
 class MetricsError(PoiseError):
@@ -36,9 +36,7 @@ def scan(page: bytes, pattern: re.Pattern[bytes]) -> list[tuple[bytes, bytes, by
 
     Raises `MetricsError` if `page` is not a whole page in the text format.
     """
-    if not page.endswith(b"\n"):
-        raise _unusable(page)
-    if page.lstrip()[:1] in (b"<", b"{", b"["):
+    if not page.endswith(b"\n") or page.lstrip()[:1] in (b"", b"<", b"{", b"["):
         raise _unusable(page)
     return pattern.findall(b"\n" + page)
 
@@ -46,16 +44,16 @@ def scan(page: bytes, pattern: re.Pattern[bytes]) -> list[tuple[bytes, bytes, by
 @lru_cache(maxsize=1024)
 def parse_labels(labels: bytes) -> Mapping[bytes, bytes]:
     """Label names and values (still escaped) in any order; the same label sets come again on every page."""
-    return dict(_LABEL.findall(labels)) if labels else _NO_LABELS
+    return dict(_LABEL.findall(labels))
 
 
 def parse_value(value: bytes) -> float | None:
-    """A sample's value, None for NaN, infinities, negative numbers (nothing read here is below 0) and non-numbers."""
+    """A sample's value, None for what is no number and for what no figure read here can be: NaN, below 0, infinite."""
     try:
         number = float(value)
     except ValueError:
         return None
-    return number if math.isfinite(number) and number >= 0 else None
+    return number if 0 <= number <= LARGEST_VALUE else None
 
 
 def _unusable(page: bytes) -> MetricsError:
