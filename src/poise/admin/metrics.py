@@ -1,0 +1,218 @@
+"""Every metric that the gateway exports, and where its value comes from. Labels are few and bounded: never a model, key
+or session."""
+
+import resource
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from poise import __version__
+from poise.admin.exposition import Family, Kind, Sample, write_histogram, write_samples
+from poise.core.replica import ReplicaState
+from poise.fleet.fleet import Fleet
+from poise.fleet.replica import Replica
+from poise.proxy.counters import Counters
+from poise.report.histogram import Histogram
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What the page is made from. `policy` is the name in use."""
+
+    fleet: Fleet
+    counters: Counters
+    policy: str
+
+
+def _gateway(name: str, kind: Kind, text: str, read: Callable[[Counters], float]) -> "Export":
+    family = Family(name, kind, text)
+    return Export(family, lambda sources, now_s: [((), read(sources.counters))])
+
+
+def _counted(name: str, text: str, labels: tuple[str, ...], read: Callable[[Counters], Iterable[Sample]]) -> "Export":
+    return Export(Family(name, Kind.COUNTER, text, labels), lambda sources, now_s: read(sources.counters))
+
+
+def _replica(name: str, kind: Kind, text: str, read: Callable[[Replica], float | None]) -> "Export":
+    family = Family(name, kind, text, ("replica",))
+    return Export(family, lambda sources, now_s: [((replica.name,), read(replica)) for replica in sources.fleet])
+
+
+def _reading(name: str, kind: Kind, text: str, field: str) -> "Export":
+    return _replica(name, kind, text, lambda replica: getattr(replica.reading, field, None))
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """A family and how its samples are read."""
+
+    family: Family
+    read: Callable[[Sources, float], Iterable[Sample]]
+
+
+def _states(sources: Sources, now_s: float) -> Iterable[Sample]:
+    return [((r.name, state), int(r.state is state)) for r in sources.fleet for state in ReplicaState]
+
+
+def _outcomes(sources: Sources, now_s: float) -> Iterable[Sample]:
+    return [((r.name, outcome), count) for r in sources.fleet for outcome, count in r.outcomes.items()]
+
+
+def _ages(sources: Sources, now_s: float) -> Iterable[Sample]:
+    return [((r.name,), None if r.reading_at_s is None else now_s - r.reading_at_s) for r in sources.fleet]
+
+
+def _cpu_seconds(sources: Sources, now_s: float) -> Iterable[Sample]:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return [((), used.ru_utime + used.ru_stime)]
+
+
+def _resident_bytes(sources: Sources, now_s: float) -> Iterable[Sample]:
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:  # not Linux
+        return [((), None)]
+    return [((), pages * resource.getpagesize())]
+
+
+EXPORTS: tuple[Export, ...] = (
+    Export(
+        Family("poise_info", Kind.GAUGE, "Always 1; which version runs, with which policy.", ("version", "policy")),
+        lambda sources, now_s: [((__version__, sources.policy), 1)],
+    ),
+    _counted(
+        "poise_requests_total",
+        "Requests ended, by route and outcome.",
+        ("route", "outcome"),
+        lambda counters: list(counters.requests.items()),
+    ),
+    _counted(
+        "poise_refusals_total",
+        "Requests that the gateway answered itself with an error, by error code.",
+        ("code",),
+        lambda counters: [((code,), count) for code, count in counters.refusals.items()],
+    ),
+    _counted(
+        "poise_retries_total",
+        "Requests sent to another replica, by what was wrong with the first.",
+        ("reason",),
+        lambda counters: [((reason,), count) for reason, count in counters.retries.items()],
+    ),
+    _gateway("poise_in_flight", Kind.GAUGE, "Requests that have not ended.", lambda c: c.in_flight),
+    _gateway("poise_client_connections", Kind.GAUGE, "Connections of callers.", lambda c: c.client_connections),
+    _gateway("poise_buffered_bytes", Kind.GAUGE, "Bodies held in memory, all together.", lambda c: c.buffered_bytes),
+    _gateway(
+        "poise_stale_connections_total",
+        Kind.COUNTER,
+        "Kept connections to replicas that turned out to be closed when used again.",
+        lambda c: c.stale_connections,
+    ),
+    _gateway("poise_prompt_tokens_total", Kind.COUNTER, "Prompt tokens, from usage.", lambda c: c.prompt_tokens),
+    _gateway("poise_output_tokens_total", Kind.COUNTER, "Output tokens, from usage.", lambda c: c.output_tokens),
+    Export(
+        Family("poise_replica_state", Kind.GAUGE, "1 for the state the replica is in.", ("replica", "state")), _states
+    ),
+    _replica(
+        "poise_replica_available",
+        Kind.GAUGE,
+        "1 if the replica may be sent a request now: state, cap and KV throttle together.",
+        lambda replica: int(replica.available),
+    ),
+    Export(
+        Family(
+            "poise_replica_requests_total",
+            Kind.COUNTER,
+            "Requests sent there that have ended, by outcome.",
+            ("replica", "outcome"),
+        ),
+        _outcomes,
+    ),
+    _replica("poise_replica_in_flight", Kind.GAUGE, "Requests sent there that have not ended.", lambda r: r.in_flight),
+    _replica(
+        "poise_replica_prefill_tokens",
+        Kind.GAUGE,
+        "Prompt tokens sent there whose first output has not come.",
+        lambda r: r.prefill_tokens,
+    ),
+    _reading("poise_replica_running", Kind.GAUGE, "Requests that the replica says it runs.", "running"),
+    _reading("poise_replica_waiting", Kind.GAUGE, "Requests that the replica says wait in its queue.", "waiting"),
+    _reading(
+        "poise_replica_kv_usage_ratio",
+        Kind.GAUGE,
+        "KV blocks that running requests hold over all blocks, 0 to 1.",
+        "kv_usage_ratio",
+    ),
+    _reading(
+        "poise_replica_gpu_utilisation_ratio",
+        Kind.GAUGE,
+        "Mean utilisation of the replica's GPUs, 0 to 1.",
+        "gpu_utilisation_ratio",
+    ),
+    _reading("poise_replica_kv_capacity_tokens", Kind.GAUGE, "Tokens that its KV cache holds.", "kv_capacity_tokens"),
+    _reading(
+        "poise_replica_prefix_query_tokens_total",
+        Kind.COUNTER,
+        "Prompt tokens that the replica looked up in its prefix cache.",
+        "prefix_queries_tokens",
+    ),
+    _reading(
+        "poise_replica_prefix_hit_tokens_total",
+        Kind.COUNTER,
+        "Prompt tokens that the replica found in its prefix cache.",
+        "prefix_hits_tokens",
+    ),
+    _reading("poise_replica_preemptions_total", Kind.COUNTER, "Requests that lost their KV blocks.", "preemptions"),
+    _replica(
+        "poise_replica_restarts_total", Kind.COUNTER, "Restarts of the engine that were seen.", lambda r: r.restarts
+    ),
+    _replica(
+        "poise_replica_metrics_usable",
+        Kind.GAUGE,
+        "1 if there is a reading of the replica's metrics that is not stale.",
+        lambda r: int(r.reading is not None),
+    ),
+    Export(
+        Family(
+            "poise_replica_metrics_age_seconds", Kind.GAUGE, "Age of the last reading of its metrics.", ("replica",)
+        ),
+        _ages,
+    ),
+    _replica(
+        "poise_replica_failed_scrapes",
+        Kind.GAUGE,
+        "Scrapes of its metrics that failed since the last that did not.",
+        lambda r: r.failed_scrapes,
+    ),
+    Export(Family("process_cpu_seconds_total", Kind.COUNTER, "CPU time of the gateway process."), _cpu_seconds),
+    Export(Family("process_resident_memory_bytes", Kind.GAUGE, "Memory of the gateway process."), _resident_bytes),
+)
+
+HISTOGRAMS: tuple[tuple[Family, Callable[[Counters], Histogram]], ...] = (
+    (
+        Family("poise_first_output_seconds", Kind.HISTOGRAM, "Time to the first output (TTFT) of a request."),
+        lambda counters: counters.first_output_s,
+    ),
+    (
+        Family("poise_end_to_end_seconds", Kind.HISTOGRAM, "Time from a request to the end of its answer."),
+        lambda counters: counters.end_to_end_s,
+    ),
+    (
+        Family("poise_decision_seconds", Kind.HISTOGRAM, "Time that choosing a replica took."),
+        lambda counters: counters.decision_s,
+    ),
+)
+
+
+def families() -> list[Family]:
+    """Every metric, in the order of the page."""
+    return [export.family for export in EXPORTS] + [family for family, _ in HISTOGRAMS]
+
+
+def metrics_page(sources: Sources, now_s: float) -> bytes:
+    """The page that Prometheus reads."""
+    lines: list[str] = []
+    for export in EXPORTS:
+        lines += write_samples(export.family, export.read(sources, now_s))
+    for family, read in HISTOGRAMS:
+        lines += write_histogram(family, read(sources.counters))
+    return "".join(lines).encode()

@@ -1,0 +1,96 @@
+"""The admin port: plain Starlette on uvicorn, in the gateway's own event loop. Reads, and changes nothing."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from poise.admin.exposition import CONTENT_TYPE
+from poise.admin.fleet_page import fleet_page
+from poise.admin.metrics import Sources, metrics_page
+from poise.core.clock import monotonic_s
+from poise.core.tasks import TaskGroupOwner
+
+
+def admin_app(sources: Sources, is_ready: Callable[[], bool]) -> Starlette:
+    """The pages of the admin port. `is_ready` says whether a request could be placed now."""
+
+    def metrics(_: Request) -> Response:
+        return Response(metrics_page(sources, monotonic_s()), media_type=CONTENT_TYPE)
+
+    def healthz(_: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    def readyz(_: Request) -> Response:
+        return PlainTextResponse("ready\n") if is_ready() else PlainTextResponse("not ready\n", 503)
+
+    def fleet(_: Request) -> Response:
+        return JSONResponse(fleet_page(sources.fleet, monotonic_s()))
+
+    pages = {"/metrics": metrics, "/healthz": healthz, "/readyz": readyz, "/api/fleet": fleet}
+    return Starlette(
+        routes=[Route(path, _inline(page)) for path, page in pages.items()],
+        exception_handlers={HTTPException: _error},
+    )
+
+
+class AdminServer:
+    """Serves an app on a socket that is bound already, until `close`."""
+
+    def __init__(self, app: Starlette, listener: socket.socket) -> None:
+        config = uvicorn.Config(
+            app, http="httptools", ws="none", lifespan="off", log_config=None, access_log=False, server_header=False
+        )
+        self._server = _OwnedServer(config)
+        self._listener = listener
+        self._tasks = TaskGroupOwner()
+
+    async def start(self) -> None:
+        """Serve from now on."""
+        self._task = self._tasks.spawn(self._server.serve([self._listener]), name="admin port")
+        await self._server.listening.wait()
+
+    async def close(self) -> None:
+        """Close the listener and every connection."""
+        self._server.should_exit = self._server.force_exit = True
+        await self._task
+
+
+class _OwnedServer(uvicorn.Server):
+    """Leaves signals to the gateway, which decides what stops and in which order."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _inline(page: Callable[[Request], Response]) -> Callable[..., object]:
+    """`page` as a coroutine: Starlette would run a plain function in a thread, beside the loop that owns the fleet."""
+
+    async def endpoint(request: Request) -> Response:
+        return page(request)
+
+    return endpoint
+
+
+async def _error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = HTTPStatus(error.status_code).name.lower()
+    body = {"error": {"message": error.detail.lower(), "type": "invalid_request_error", "code": code}}
+    return JSONResponse(body, error.status_code, headers=error.headers)

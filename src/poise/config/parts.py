@@ -1,0 +1,55 @@
+"""The settings of each part of the gateway, taken from the configuration."""
+
+from random import Random
+
+from poise.admission.keys import KeyRing
+from poise.config.keys_file import read_keys
+from poise.config.settings import Settings
+from poise.core.replica import ReplicaSpec, parse_replica_url
+from poise.proxy.settings import Cors, DataPathSettings, Limits, RetrySettings, Timeouts
+from poise.routing.policy import Policy
+from poise.routing.registry import make_policy
+from poise.telemetry.settings import TelemetrySettings
+
+
+def data_path_settings(settings: Settings) -> DataPathSettings:
+    """What `DataPath` is told."""
+    return DataPathSettings(
+        host=settings.host,
+        port=settings.port,
+        timeouts=Timeouts(**settings.timeouts.model_dump(exclude={"drain_s"})),
+        limits=Limits(**settings.limits.model_dump(exclude={"kv_throttle"})),
+        retry=RetrySettings(**settings.retry.model_dump()),
+        cors=Cors(**settings.cors.model_dump()),
+        reveal_replica=settings.reveal_replica,
+    )
+
+
+def telemetry_settings(settings: Settings) -> TelemetrySettings:
+    """What `Poller` is told."""
+    return TelemetrySettings(**settings.telemetry.model_dump(exclude={"stale_s"}))
+
+
+def replica_specs(settings: Settings) -> list[ReplicaSpec]:
+    """The replicas that the fleet starts with."""
+    return [
+        ReplicaSpec(
+            name=replica.name or "",
+            address=parse_replica_url(replica.url),
+            model=replica.model,
+            gpus=replica.gpus,
+            gpu_metrics_url=replica.gpu_metrics_url,
+            labels=replica.labels,
+        )
+        for replica in settings.replicas
+    ]
+
+
+def policy(settings: Settings, random: Random) -> Policy:
+    """The placement rule, with its settings checked. Raises `ConfigError`."""
+    return make_policy(settings.policy.name, settings.policy.settings, random)
+
+
+def key_ring(settings: Settings) -> KeyRing | None:
+    """The API keys, None if callers need none. Raises `ConfigError`."""
+    return None if settings.keys.file is None else read_keys(settings.keys.file)

@@ -1,0 +1,208 @@
+"""Every key of the configuration: type, default, range and what it does. `docs/configuration.md` is made from this."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from poise.core.errors import ConfigError
+from poise.core.replica import check_replica_name, parse_replica_url
+
+T = TypeVar("T")
+Port = Annotated[int, Field(ge=0, le=65535)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Ratio = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Size = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    """A group of keys. A key that is not here is an error, never ignored."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class AdminSection(Section):
+    """Where metrics and the state of the fleet are read."""
+
+    host: str = Field(
+        default="127.0.0.1", description="address of the admin port; it asks for no key, so keep it private"
+    )
+    port: Port = Field(
+        default=8081, description="admin port: /metrics, /healthz, /readyz, /api/fleet; 0 takes a free one"
+    )
+
+
+class ReplicaSection(Section):
+    """One engine that holds the whole model. A plain string stands for `{url: ...}`."""
+
+    url: str = Field(description="root address, http://host:8000; @2 at its end selects one data-parallel rank")
+    name: str | None = Field(
+        default=None, description="shown to callers and in metrics; unset: r1, r2, ... by position"
+    )
+    model: str | None = Field(
+        default=None, description="model served there; unset: what the replica's /v1/models lists"
+    )
+    gpus: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        default=(), description="its GPUs on gpu_metrics_url; their mean utilisation counts"
+    )
+    gpu_metrics_url: str | None = Field(
+        default=None, description="page of a DCGM exporter that shows the replica's GPUs"
+    )
+    labels: Mapping[str, str] = Field(default={}, description="free labels, shown by /api/fleet")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_plain_url(cls, value: object) -> object:
+        return {"url": value} if isinstance(value, str) else value
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, url: str) -> str:
+        return _reported(lambda: parse_replica_url(url).url)
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str | None) -> str | None:
+        return _reported(lambda: name and check_replica_name(name))
+
+    @field_validator("gpu_metrics_url")
+    @classmethod
+    def _check_gpu_metrics_url(cls, url: str | None) -> str | None:
+        if url is not None and not url.startswith(("http://", "https://")):
+            raise problem("is not an http or https address", "write it as http://host:9400/metrics")
+        return url
+
+
+class PolicySection(Section):
+    """Which replica a request goes to. Further keys are the settings of the policy that `name` selects."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str = Field(
+        default="soft_affinity", description="a name from `poise policies`, or your own as package.module:Class"
+    )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The keys beside `name`, not yet checked: the policy knows what they mean."""
+        return dict(self.model_extra or {})
+
+
+class TimeoutsSection(Section):
+    """Time limits of one request."""
+
+    connect_s: Seconds = Field(default=2.0, description="until the replica accepts the connection")
+    first_output_s: Seconds = Field(default=25.0, description="until the first output; then another replica is tried")
+    idle_s: Seconds = Field(default=25.0, description="between two reads of an answer that has begun")
+    total_s: Seconds = Field(default=600.0, description="until a plain answer is complete or a stream has begun")
+    hold_s: Seconds = Field(
+        default=15.0, description="silence after which a waiting stream is sent a comment, and again"
+    )
+    request_s: Seconds = Field(default=60.0, description="until the caller has sent its whole request, else 408")
+    keep_alive_s: Seconds = Field(default=75.0, description="how long an idle caller's connection is kept open")
+    drain_s: Seconds = Field(default=30.0, description="how long open requests may go on after SIGTERM")
+
+
+class RetrySection(Section):
+    """When a request is tried on another replica."""
+
+    attempts: int = Field(default=2, ge=1, description="replicas that one request may be sent to in all; 1 is no retry")
+    budget_ratio: Ratio = Field(default=0.1, description="retries as a share of the requests of the last 10 s")
+    budget_floor: int = Field(default=10, ge=0, description="retries per 10 s that are always allowed")
+
+
+class LimitsSection(Section):
+    """Sizes above which a request is refused, and the KV usage above which a replica gets none."""
+
+    body_bytes: Size = Field(default=64 * 1024**2, description="one request's body, else 413")
+    head_bytes: Size = Field(default=64 * 1024, description="one request's head, else 431")
+    buffered_bytes: Size = Field(default=1024**3, description="all buffered bodies together, else 503")
+    kv_throttle: Ratio = Field(default=0.85, description="KV usage above which a replica takes no new request")
+
+
+class TelemetrySection(Section):
+    """How replicas are watched."""
+
+    interval_s: Seconds = Field(default=0.5, description="time between two scrapes of a replica's metrics")
+    timeout_s: Seconds = Field(default=0.4, description="a scrape that takes longer has failed")
+    stale_s: Seconds = Field(default=2.0, description="age at which a reading is no longer believed")
+    models_interval_s: Seconds = Field(default=10.0, description="time between two looks at its model list")
+    models_timeout_s: Seconds = Field(default=2.0, description="a look at the model list that takes longer has failed")
+
+
+class KeysSection(Section):
+    """Who may call."""
+
+    file: str | None = Field(default=None, description="YAML or JSON file of API keys; unset: callers need none")
+
+
+class CorsSection(Section):
+    """Which browser origins may call."""
+
+    allow_origins: tuple[str, ...] = Field(
+        default=(), description='origins, "*" is any; empty refuses preflight requests'
+    )
+    allow_headers: tuple[str, ...] = Field(default=("*",), description='request headers they may send, "*" is any')
+    max_age_s: int = Field(default=600, ge=0, description="how long browsers keep the answer to a preflight request")
+
+
+class LogSection(Section):
+    """What is written down."""
+
+    requests: str | None = Field(
+        default=None, description='one JSON line per request into this file, "-" is standard error'
+    )
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="least level of the gateway's log"
+    )
+
+
+class Settings(Section):
+    """The whole configuration. Every key has a default but `replicas`, which `poise serve` needs."""
+
+    host: str = Field(default="0.0.0.0", description="address of the data port, where inference requests arrive")
+    port: Port = Field(default=8080, description="data port; 0 takes a free one")
+    admin: AdminSection = AdminSection()
+    replicas: tuple[ReplicaSection, ...] = Field(default=(), description="the engines to send requests to")
+    policy: PolicySection = PolicySection()
+    timeouts: TimeoutsSection = TimeoutsSection()
+    retry: RetrySection = RetrySection()
+    limits: LimitsSection = LimitsSection()
+    telemetry: TelemetrySection = TelemetrySection()
+    keys: KeysSection = KeysSection()
+    cors: CorsSection = CorsSection()
+    log: LogSection = LogSection()
+    reveal_replica: bool = Field(default=True, description="add x-poise-replica and x-poise-reason to answers")
+
+    @field_validator("replicas")
+    @classmethod
+    def _name_replicas(cls, replicas: tuple[ReplicaSection, ...]) -> tuple[ReplicaSection, ...]:
+        named = tuple(
+            replica if replica.name else replica.model_copy(update={"name": f"r{position}"})
+            for position, replica in enumerate(replicas, 1)
+        )
+        for what, values in (("name", [r.name for r in named]), ("url", [r.url for r in named])):
+            twice = sorted(str(value) for value, count in Counter(values).items() if count > 1)
+            if twice:
+                raise problem(f"holds the {what} {', '.join(twice)} twice", f"give each replica a {what} of its own")
+        return named
+
+    @model_validator(mode="after")
+    def _keep_ports_apart(self) -> Self:
+        if self.port and self.port == self.admin.port and self.host in (self.admin.host, "0.0.0.0", "::"):
+            raise problem(f"port and admin.port are both {self.port}", "choose two different ports")
+        return self
+
+
+def problem(text: str, hint: str) -> PydanticCustomError:
+    """An error that validation collects with the others; see `poise.config.problems`."""
+    return PydanticCustomError("poise", "{text}", {"text": text, "hint": hint})
+
+
+def _reported(check: Callable[[], T]) -> T:
+    try:
+        return check()
+    except ConfigError as error:
+        raise problem(error.args[0], error.hint or "") from None
