@@ -1,0 +1,274 @@
+"""A caller's connection: reads requests one after another, within limits, and has each answered in turn."""
+
+import asyncio
+from collections import deque
+from time import monotonic
+from typing import TYPE_CHECKING, cast
+
+import httptools
+
+from poise.core.errors import Refusal
+from poise.proxy.exchange import Exchange
+from poise.proxy.local import LocalAnswer, local_answer
+from poise.proxy.request import IncomingRequest
+from poise.proxy.response import ResponseWriter
+from poise.proxy.tunnel import join_tunnel
+from poise.wire.http import error_body, refusal_headers
+
+if TYPE_CHECKING:
+    from poise.proxy.data_path import DataPath
+    from poise.proxy.upstream import UpstreamConnection
+
+MAX_PIPELINED = 16
+"""Requests read ahead of the one being answered; then reading pauses."""
+LINGER_S = 2.0
+"""After a refusal in mid-request the caller may still be sending: what comes is thrown away for so long, so that it can
+read the refusal before its connection is reset."""
+
+
+class ClientConnection(asyncio.Protocol):
+    """Parses requests and starts an `Exchange` for one at a time. Times out slow senders and idle connections."""
+
+    def __init__(self, path: "DataPath") -> None:
+        self._path = path
+        self._exchange: Exchange | None = None
+        self._waiting: deque[IncomingRequest | Refusal] = deque()
+        self._request = IncomingRequest()
+        self._parts: list[bytes] = []
+        self.on_body = self._parts.append
+        self._parser = httptools.HttpRequestParser(self)
+        self._receiving = False
+        self._in_body = False
+        self._received_bytes = 0
+        self._receiving_bytes = 0
+        self._buffered_bytes = 0
+        self._since_s = monotonic()
+        """When the request being read began, or the connection became idle; when the caller stopped reading."""
+        self._lingering = False
+        self.write_paused = False
+
+    # -- asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        settings = self._path.settings
+        self.out = ResponseWriter(self.transport, settings.cors, reveal_replica=settings.reveal_replica)
+        self._path.clients.add(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._path.clients.discard(self)
+        self._waiting.clear()
+        if self._exchange is not None:
+            self._exchange.cancel()
+        self._account(-self._buffered_bytes)
+
+    def data_received(self, data: bytes) -> None:
+        if self._lingering:
+            return
+        self._received_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            # Only a WebSocket handshake is taken up, by its exchange; any other upgrade is declined by going on.
+            rest = data[upgrade.args[0] :]
+            self._parser = httptools.HttpRequestParser(self)
+            if rest and not self._request.wants_websocket:
+                self.data_received(rest)
+        except httptools.HttpParserError:
+            self._refuse_message(Refusal(400, "bad_request", "the request is not valid HTTP/1.1", "caller"))
+        else:
+            if self._receiving:
+                self._check_unfinished(len(data))
+
+    def eof_received(self) -> None:
+        """A caller that half-closes is gone, as for the replicas behind."""
+
+    def pause_writing(self) -> None:
+        self.write_paused = True
+        self._since_s = monotonic()
+        if self._exchange is not None:
+            self._exchange.pause()
+
+    def resume_writing(self) -> None:
+        self.write_paused = False
+        self._since_s = monotonic()
+        if self._exchange is not None:
+            self._exchange.resume()
+        else:
+            self._next()
+
+    # -- httptools
+
+    def on_message_begin(self) -> None:
+        if self._lingering:
+            return
+        self._request = IncomingRequest()
+        self._parts.clear()
+        self._receiving = True
+        self._in_body = False
+        if self._exchange is None:
+            self._since_s = monotonic()
+
+    def on_url(self, url: bytes) -> None:
+        self._request.target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._in_body:  # later ones are trailers, which nobody reads
+            self._request.add_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        request, parser = self._request, self._parser
+        self._in_body = True
+        request.method = parser.get_method()
+        request.http10 = parser.get_http_version() == "1.0"
+        request.keep_alive = parser.should_keep_alive() and not request.http10
+        request.head_complete()
+        limits = self._path.settings.limits
+        if self._received_bytes > limits.head_bytes and request.head_bytes > limits.head_bytes:
+            self._refuse_message(self._path.head_too_large)
+            return
+        if request.declared_bytes > limits.body_bytes:
+            self._refuse_message(self._path.body_too_large)
+            return
+        if request.expects_continue and self._exchange is None and not self._waiting:
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            request.expects_continue = False
+
+    def on_message_complete(self) -> None:
+        if self._lingering:
+            return
+        self._receiving = False
+        self._received_bytes = 0
+        request, parts = self._request, self._parts
+        request.body = parts[0] if len(parts) == 1 else b"".join(parts)
+        parts.clear()
+        self._account(len(request.body) - self._receiving_bytes)
+        self._receiving_bytes = 0
+        if len(request.body) > self._path.settings.limits.body_bytes:
+            self._refuse_message(self._path.body_too_large)
+        elif self._path.over_budget:
+            self._refuse_message(self._path.buffers_full)
+        elif self._exchange is None and not self._waiting and not self.write_paused:
+            self._start(request)
+        else:
+            self._waiting.append(request)
+            if len(self._waiting) >= MAX_PIPELINED:
+                self.transport.pause_reading()
+
+    # -- one request after another
+
+    def _start(self, request: IncomingRequest) -> None:
+        if not request.request_id:
+            request.request_id = self._path.next_request_id()
+        self.out.prepare(request)
+        local = local_answer(self._path, request)
+        if local is None:
+            assert request.route is not None
+            self._exchange = exchange = Exchange(self._path, self, request, request.route)
+            exchange.start()
+            return
+        if isinstance(local, Refusal):
+            self._path.refused_by_gateway(local, request)
+            local = LocalAnswer(local.status, error_body(local), tuple(refusal_headers(local)))
+        body = b"" if request.method == b"HEAD" else local.body
+        self.out.whole(local.status, body, list(local.headers))
+        self._request_done(request)
+
+    def exchange_ended(self, request: IncomingRequest) -> None:
+        """The exchange has written all it will write."""
+        self._exchange = None
+        self.release_body(request)
+        self._request_done(request)
+
+    def _request_done(self, request: IncomingRequest) -> None:
+        self._since_s = monotonic()
+        if not request.keep_alive:
+            self.transport.close()
+        elif self._waiting and not self.write_paused:
+            self._next()
+
+    def _next(self) -> None:
+        if not self._waiting or self.transport.is_closing():
+            return
+        following = self._waiting.popleft()
+        if isinstance(following, Refusal):
+            self._write_refusal(following)
+            return
+        if len(self._waiting) == MAX_PIPELINED - 1:
+            self.transport.resume_reading()
+        self._start(following)
+
+    def release_body(self, request: IncomingRequest) -> None:
+        """The body will not be needed again: no other replica will be tried."""
+        self._account(-len(request.body))
+        request.body = b""
+
+    def break_off(self) -> None:
+        """The answer cannot be completed: end the connection so that the caller can tell."""
+        self.transport.abort()
+
+    def tunnel_to(self, connection: "UpstreamConnection", head: bytes, rest: bytes) -> None:
+        """From now on pass bytes on as they come, both ways."""
+        assert self._exchange is not None
+        self.transport.write(head + rest)
+        join_tunnel(self, connection, self._exchange)
+
+    # -- limits
+
+    def _check_unfinished(self, received_bytes: int) -> None:
+        """Part of a request has come: is it still within its limits?"""
+        limits = self._path.settings.limits
+        if not self._in_body:
+            if self._received_bytes > limits.head_bytes:
+                self._refuse_message(self._path.head_too_large)
+            return
+        self._receiving_bytes += received_bytes
+        self._account(received_bytes)
+        if max(self._receiving_bytes - limits.head_bytes, self._request.declared_bytes) > limits.body_bytes:
+            self._refuse_message(self._path.body_too_large)
+        elif self._path.over_budget:
+            self._refuse_message(self._path.buffers_full)
+
+    def _account(self, change_bytes: int) -> None:
+        self._buffered_bytes += change_bytes
+        self._path.counters.buffered_bytes += change_bytes
+
+    def _refuse_message(self, refusal: Refusal) -> None:
+        """Refuse the request that is being read, once those before it are answered; the connection ends with that."""
+        self._lingering = True
+        self._receiving = False
+        self._parts.clear()
+        self._account(-self._receiving_bytes)
+        self._receiving_bytes = 0
+        if self._exchange is None and not self._waiting:
+            self._write_refusal(refusal)
+        else:
+            self._waiting.append(refusal)
+
+    def _write_refusal(self, refusal: Refusal) -> None:
+        request = self._request
+        request.keep_alive = False
+        if not request.request_id:
+            request.request_id = self._path.next_request_id()
+        self._path.refused_by_gateway(refusal, request)
+        self.out.prepare(request)
+        self.out.whole(refusal.status, error_body(refusal), refusal_headers(refusal))
+        self._since_s = monotonic()
+        self.transport.write_eof()
+
+    def tick(self, now_s: float) -> None:
+        """Look at the time limits; called about ten times a second."""
+        timeouts = self._path.settings.timeouts
+        waited_s = now_s - self._since_s
+        if self.write_paused and waited_s > timeouts.request_s:
+            self.transport.abort()
+        elif self._exchange is not None:
+            self._exchange.tick(now_s)
+        elif self._lingering:
+            if waited_s > LINGER_S:
+                self.transport.abort()
+        elif self._receiving:
+            if waited_s > timeouts.request_s:
+                self._refuse_message(self._path.request_too_slow)
+        elif waited_s > timeouts.keep_alive_s:
+            self.transport.close()

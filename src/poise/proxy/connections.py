@@ -1,0 +1,93 @@
+"""The keep-alive connections to one replica, and how long they may be trusted."""
+
+import asyncio
+import ssl
+import time
+
+from poise.core.replica import ReplicaAddress
+from poise.proxy.upstream import UpstreamConnection
+
+REUSE_S = 4.0
+"""Longest idle time before a connection is retired: vLLM closes idle ones after 5.0 s (uvicorn's default)."""
+CHECK_AFTER_S = 0.005
+"""Idle for longer than this, a connection's end may have arrived without the loop having looked at it yet."""
+LEARNED_SHARE = 0.8
+"""A replica seen to close after t seconds is trusted with idle connections for this share of t ..."""
+LEARNED_FOR_S = 60.0
+"""... for so long, as it may have closed them for another reason, such as a restart."""
+
+
+class ReplicaConnections:
+    """Idle connections to one replica, newest on top. Counterpart: `UpstreamConnection`."""
+
+    __slots__ = ("_address", "_idle", "_learned_until_s", "_reuse_s", "_tls", "head", "open")
+
+    def __init__(self, address: ReplicaAddress) -> None:
+        self._address = address
+        self._tls = ssl.create_default_context() if address.tls else None
+        self._idle: list[UpstreamConnection] = []
+        self._reuse_s = REUSE_S
+        self._learned_until_s = 0.0
+        self.open = True
+        rank = b"" if address.rank is None else b"x-data-parallel-rank: %d\r\n" % address.rank
+        self.head = b" HTTP/1.1\r\nhost: %b\r\n%b" % (address.authority.encode(), rank)
+        """What follows method and target in every request to this replica."""
+
+    def take(self) -> UpstreamConnection | None:
+        """An idle connection that the replica has not closed and will not have closed when the request gets there."""
+        idle = self._idle
+        if not idle:
+            return None
+        now_s = time.monotonic()
+        while idle:
+            connection = idle.pop()
+            idle_s = now_s - connection.idle_since_s
+            if idle_s < CHECK_AFTER_S and not connection.transport.is_closing():
+                return connection
+            if idle_s < self._reuse_limit_s(now_s) and not connection.closed_by_replica:
+                return connection
+            connection.transport.abort()
+        return None
+
+    def give_back(self, connection: UpstreamConnection) -> None:
+        """The connection has answered and may be used again."""
+        if not self.open:
+            connection.transport.close()
+            return
+        connection.idle_since_s = time.monotonic()
+        self._idle.append(connection)
+
+    def lost(self, connection: UpstreamConnection) -> None:
+        """An idle connection has ended. If the replica ended it, learn how long it keeps them."""
+        if connection in self._idle:
+            self._idle.remove(connection)
+            now_s = time.monotonic()
+            idle_s = now_s - connection.idle_since_s
+            if idle_s >= CHECK_AFTER_S:
+                self._reuse_s = min(self._reuse_limit_s(now_s), idle_s * LEARNED_SHARE)
+                self._learned_until_s = now_s + LEARNED_FOR_S
+
+    def retire(self) -> None:
+        """Close connections that have been idle for too long."""
+        now_s = time.monotonic()
+        limit_s = self._reuse_limit_s(now_s)
+        while self._idle and now_s - self._idle[0].idle_since_s > limit_s:
+            self._idle.pop(0).transport.close()
+
+    def close(self) -> None:
+        """Close all idle connections and keep none from now on."""
+        self.open = False
+        while self._idle:
+            self._idle.pop().transport.close()
+
+    async def connect(self) -> UpstreamConnection:
+        """A new connection. Raises `OSError` if the replica cannot be reached."""
+        _, protocol = await asyncio.get_running_loop().create_connection(
+            lambda: UpstreamConnection(self), self._address.host, self._address.port, ssl=self._tls
+        )
+        return protocol
+
+    def _reuse_limit_s(self, now_s: float) -> float:
+        if self._learned_until_s and now_s > self._learned_until_s:
+            self._reuse_s, self._learned_until_s = REUSE_S, 0.0
+        return self._reuse_s

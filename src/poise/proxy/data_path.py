@@ -1,0 +1,157 @@
+"""The data path: listens, and ties connections to fleet, policy, limits and counters."""
+
+import asyncio
+import itertools
+import secrets
+from time import monotonic
+from typing import TYPE_CHECKING, Protocol
+
+from poise.core.errors import Refusal
+from poise.core.tasks import TaskGroupOwner
+from poise.proxy.client import ClientConnection
+from poise.proxy.connections import ReplicaConnections
+from poise.proxy.counters import Counters
+from poise.proxy.local import ModelList
+from poise.proxy.request import IncomingRequest
+from poise.proxy.request_log import RequestLine, RequestLog
+from poise.proxy.retry import RetryBudget
+
+if TYPE_CHECKING:
+    from poise.fleet.fleet import Fleet
+    from poise.fleet.replica import Replica
+    from poise.proxy.settings import DataPathSettings
+    from poise.routing.policy import Policy
+
+TICK_S = 0.1
+"""How often time limits are looked at: every limit is kept to within this."""
+BACKLOG = 4096
+
+
+class Keys(Protocol):
+    """Who may call."""
+
+    def authenticate(self, credential: bytes | None) -> str | None:
+        """The name of the key in an `Authorization` or `x-api-key` header, None if it is not a known one."""
+
+
+class DataPath:
+    """The data port. Owns the callers' and the replicas' connections; reports every fact to the fleet."""
+
+    def __init__(
+        self,
+        settings: "DataPathSettings",
+        fleet: "Fleet",
+        policy: "Policy",
+        *,
+        keys: Keys | None = None,
+        models: ModelList | None = None,
+        log: RequestLog | None = None,
+    ) -> None:
+        self.settings = settings
+        self.fleet = fleet
+        self.policy = policy
+        self.keys = keys
+        self.models = models
+        self.log = log
+        self.counters = Counters()
+        self.clients: set[ClientConnection] = set()
+        self.retries = RetryBudget(settings.retry.budget_ratio, settings.retry.budget_floor)
+        self.tasks = TaskGroupOwner()
+        self._connections: dict[Replica, ReplicaConnections] = {}
+        self._server: asyncio.Server | None = None
+        self._request_ids = (
+            b"%b%x" % (prefix, n) for prefix in [secrets.token_hex(6).encode()] for n in itertools.count(1)
+        )
+        limits = settings.limits
+        self.body_too_large = Refusal(
+            413, "body_too_large", f"the request's body is larger than the limit of {limits.body_bytes} bytes", "caller"
+        )
+        self.head_too_large = Refusal(
+            431, "head_too_large", f"the request's head is larger than the limit of {limits.head_bytes} bytes", "caller"
+        )
+        self.buffers_full = Refusal(
+            503, "buffers_full", "the gateway holds as many request bodies as it may", "gateway", retry_after_s=1
+        )
+        self.request_too_slow = Refusal(
+            408, "request_too_slow", f"the request did not arrive within {settings.timeouts.request_s:g} s", "caller"
+        )
+
+    async def start(self) -> None:
+        """Listen. Raises `OSError` if the address cannot be had."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: ClientConnection(self), self.settings.host, self.settings.port, backlog=BACKLOG
+        )
+        self.tasks.spawn(self._keep_time(), name="data path time limits")
+
+    async def close(self, drain_s: float = 0.0) -> None:
+        """Stop listening, give running requests `drain_s` to end, then end what is left."""
+        if self._server is not None:
+            self._server.close()
+        deadline_s = monotonic() + drain_s
+        while self.counters.in_flight and monotonic() < deadline_s:  # noqa: ASYNC110 - once in a process
+            await asyncio.sleep(TICK_S)
+        for client in tuple(self.clients):
+            client.transport.abort()
+        for connections in self._connections.values():
+            connections.close()
+        await self.tasks.close()
+        if self.log is not None:
+            self.log.flush()
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        assert self._server is not None, "not started"
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    @property
+    def could_place(self) -> bool:
+        """Whether some replica could be sent a request now."""
+        return any(replica.available for replica in self.fleet)
+
+    @property
+    def over_budget(self) -> bool:
+        """Whether more body bytes are held than allowed."""
+        return self.counters.buffered_bytes > self.settings.limits.buffered_bytes
+
+    def next_request_id(self) -> bytes:
+        """An id for a request that came without one, unique over processes and restarts."""
+        return next(self._request_ids)
+
+    def connections(self, replica: "Replica") -> ReplicaConnections:
+        """The connections to `replica`."""
+        found = self._connections.get(replica)
+        if found is None:
+            found = self._connections[replica] = ReplicaConnections(replica.spec.address)
+        return found
+
+    def refused_by_gateway(self, refusal: Refusal, request: IncomingRequest) -> None:
+        """Count and log a request that never became an exchange."""
+        self.counters.refusals[refusal.code] += 1
+        if self.log is not None:
+            route = request.route.name if request.route else "none"
+            self.log.write(
+                RequestLine(
+                    request.request_id.decode(), route, "refused", refusal.status, None, None, 0, None, False,
+                    request.key_name, None, 0.0, None, None, refusal.code,
+                )
+            )  # fmt: skip
+
+    async def _keep_time(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            now_s = monotonic()
+            for client in tuple(self.clients):
+                client.tick(now_s)
+            self._retire_connections()
+            if self.log is not None:
+                self.log.flush()
+
+    def _retire_connections(self) -> None:
+        for replica, connections in tuple(self._connections.items()):
+            connections.retire()
+            if self.fleet.named(replica.name) is not replica and connections.open:
+                connections.close()
+                del self._connections[replica]

@@ -1,0 +1,399 @@
+"""One request's life: placed, sent, answered, retried or refused, settled. The only place where that order is kept."""
+
+import asyncio
+from enum import IntEnum, auto
+from time import monotonic, perf_counter
+from typing import TYPE_CHECKING
+
+from poise.core.decision import Send, Wait
+from poise.core.errors import Refusal
+from poise.core.request import Outcome
+from poise.proxy.answer import (
+    DROPPED_FROM_ANSWERS,
+    STREAM_HEADERS,
+    PlainAnswer,
+    StreamAnswer,
+    is_event_stream,
+    kept_headers,
+)
+from poise.proxy.request_log import RequestLine
+from poise.proxy.retry import STALE, TIMED_OUT, UNREACHABLE, Failure, FailureKind
+from poise.wire import facts as request_facts
+from poise.wire.answers import RefusedInStream, TokenUsage
+from poise.wire.http import Headers, error_body, error_event, refusal_headers, status_line
+
+if TYPE_CHECKING:
+    from poise.fleet.ticket import Ticket
+    from poise.proxy.client import ClientConnection
+    from poise.proxy.data_path import DataPath
+    from poise.proxy.request import IncomingRequest
+    from poise.proxy.routes import Route
+    from poise.proxy.upstream import UpstreamConnection
+
+NO_REPLICA = Refusal(503, "no_replica", "no replica can take the request now", "gateway", retry_after_s=1)
+HOLDING_HEAD = b"content-type: text/event-stream; charset=utf-8\r\n" + STREAM_HEADERS
+HOLDING_COMMENT = b": waiting for the replica\n\n"
+
+
+class Stage(IntEnum):
+    """Where an exchange is."""
+
+    WAITING = auto()
+    """For a replica to become available."""
+    CONNECTING = auto()
+    SENT = auto()
+    """No output has come."""
+    ANSWERING = auto()
+    """Output has been passed on: the request is committed to its replica."""
+    TUNNELLED = auto()
+    """The replica has switched protocols: the bytes are no longer looked at."""
+    ENDED = auto()
+
+
+class Exchange:
+    """A request, the attempts at it, and its answer.
+
+    Invariants: at most one ticket is unsettled at a time; once `stage` is `ENDED` nothing more is written to the caller
+    for this request; a request is sent to another replica only before output has been passed on and after the
+    previous attempt's connection has been let go.
+    """
+
+    __slots__ = (
+        "_attempts", "_client", "_connecting", "_facts", "_first_output_s", "_kept_answer", "_path", "_quiet_since_s",
+        "_reason", "_request", "_sent_s", "_started_s", "_ticket", "_tried", "_until_s", "_upstream", "active",
+        "answer", "out", "request_generates", "stage", "usage",
+    )  # fmt: skip
+
+    def __init__(
+        self, path: "DataPath", client: "ClientConnection", request: "IncomingRequest", route: "Route"
+    ) -> None:
+        self._path = path
+        self._client = client
+        self._request = request
+        self.out = client.out
+        """Where the answer is written."""
+        self.request_generates = route.generates
+        self.stage = Stage.WAITING
+        self.answer: PlainAnswer | StreamAnswer | None = None
+        self.usage: TokenUsage | None = None
+        self.active = False
+        """Set by the answer whenever bytes arrive, cleared by `tick`."""
+        self._attempts = 0
+        self._tried: tuple[int, ...] = ()
+        self._ticket: Ticket | None = None
+        self._upstream: UpstreamConnection | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._kept_answer: PlainAnswer | None = None
+        self._reason = ""
+        self._first_output_s: float | None = None
+        self._started_s = self._sent_s = self._quiet_since_s = monotonic()
+        self._until_s = 0.0
+        if route.reads_json and not request.encoded:
+            self._facts = request_facts.facts_from_json(request.body, request.session_key, request.user_key)
+        else:
+            self._facts = request_facts.facts_without_json(request.session_key)
+
+    # -- placing
+
+    def start(self) -> None:
+        """Place the request for the first time."""
+        self._path.counters.in_flight += 1
+        self._path.retries.request(self._started_s)
+        self._place()
+
+    def _place(self) -> None:
+        path = self._path
+        began = perf_counter()
+        decision = path.policy.choose(self._facts, path.fleet.pool(self._facts.model), monotonic(), self._tried)
+        path.counters.decision_s.observe(perf_counter() - began)
+        if isinstance(decision, Send):
+            self._reason = decision.reason
+            self.out.replica = self._path.fleet.at(decision.slot).name
+            self.out.reason = decision.reason
+            self._attempts += 1
+            self._tried += (decision.slot,)
+            self._send_to(decision.slot)
+        elif isinstance(decision, Wait) and not self._tried:
+            self.stage = Stage.WAITING
+            self._until_s = decision.until_s
+        else:
+            self._refuse(NO_REPLICA)
+
+    def _send_to(self, slot: int, *, fresh: bool = False) -> None:
+        fleet = self._path.fleet
+        self._ticket = ticket = fleet.dispatch(slot, self._facts, monotonic())
+        connections = self._path.connections(ticket.replica)
+        connection = None if fresh else connections.take()
+        if connection is not None:
+            self._send_on(connection)
+        else:
+            self.stage = Stage.CONNECTING
+            self._sent_s = monotonic()
+            self._connecting = self._path.tasks.spawn(self._connect(), name="connect to replica")
+
+    async def _connect(self) -> None:
+        assert self._ticket is not None
+        connections = self._path.connections(self._ticket.replica)
+        try:
+            async with asyncio.timeout(self._path.settings.timeouts.connect_s):
+                connection = await connections.connect()
+        except (OSError, TimeoutError):
+            self._connecting = None
+            self.attempt_failed(UNREACHABLE)
+            return
+        self._connecting = None
+        self._send_on(connection)
+
+    def _send_on(self, connection: "UpstreamConnection") -> None:
+        request = self._request
+        body = request.body
+        parts = [request.method, b" ", request.target, connection.connections.head, *request.head]
+        parts += (b"x-request-id: ", request.request_id)
+        if request.credential is not None and self._path.keys is None:
+            parts += (b"\r\n", request.credential[0], b": ", request.credential[1])
+        if body or request.method == b"POST":
+            parts.append(b"\r\ncontent-length: %d\r\n\r\n" % len(body))
+        else:
+            parts.append(b"\r\n\r\n")
+        if request.wants_websocket:
+            parts[-1] = b"\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
+        self.stage = Stage.SENT
+        self._upstream = connection
+        self._sent_s = self._quiet_since_s = monotonic()
+        if self._client.write_paused:
+            connection.transport.pause_reading()
+        connection.send(self, b"".join(parts), body)
+
+    # -- the replica's side
+
+    def answer_begins(self, status: int, headers: Headers) -> None:
+        """The head of the answer has come; it says little yet."""
+        route = self._request.route
+        assert route is not None
+        if is_event_stream(status, headers):
+            self.answer = StreamAnswer(self, status, headers, route.stream_end)
+        else:
+            self.answer = PlainAnswer(self, status, headers, hold=route.generates or status >= 400)
+
+    def answer_ends(self) -> None:
+        """The answer's body is complete, and its connection is in the pool again or closed."""
+        self._upstream = None
+        if self.answer is not None and self.stage is not Stage.ENDED:
+            self.answer.end()
+
+    def upgraded(self, connection: "UpstreamConnection", headers: Headers, rest: bytes) -> None:
+        """The replica has switched protocols: from now on bytes are passed on as they come, both ways."""
+        self._upstream = None
+        self.first_output()
+        self.stage = Stage.TUNNELLED
+        head = [status_line(101), *kept_headers(headers, DROPPED_FROM_ANSWERS)]
+        head.append(b"connection: upgrade\r\nupgrade: websocket\r\n\r\n")
+        self._client.tunnel_to(connection, b"".join(head), rest)
+
+    def refused(self, kept: PlainAnswer, status: int) -> None:
+        """The replica answered with a 5xx: try elsewhere, else pass its own answer on."""
+        self._kept_answer = kept
+        refusal = Refusal(status, "replica_error", "the replica answered with an error", "replica")
+        self.attempt_failed(Failure(FailureKind.REFUSED, refusal))
+
+    def refused_in_stream(self, refused: RefusedInStream) -> None:
+        """The stream's first event is an error: a refusal with a status of its own, whatever the head said."""
+        self._drop_upstream()
+        if refused.status >= 500 and self._may_retry(FailureKind.REFUSED):
+            self._settle(Outcome.FAILED)
+            self._place()
+            return
+        self._settle(Outcome.FAILED if refused.status >= 500 else Outcome.CALLER_ERROR)
+        if self.out.begun:
+            self.out.body(b"data: %b\n\n" % refused.body)
+            self.out.end()
+        else:
+            retry_after = [(b"retry-after", b"1")] if refused.status == 503 else []
+            self.out.whole(refused.status, refused.body, retry_after)
+        self._finish(Outcome.FAILED if refused.status >= 500 else Outcome.CALLER_ERROR, refused.status)
+
+    def attempt_failed(self, failure: Failure) -> None:
+        """The attempt is over without an answer, or its answer broke off."""
+        if self.stage is Stage.ENDED:
+            return
+        self._drop_upstream()
+        if self.stage is Stage.ANSWERING:
+            assert self.answer is not None
+            self.answer.broken_off(failure)
+            self.failed(failure)
+            return
+        self.answer = None
+        slot = self._ticket.replica.slot if self._ticket is not None else None
+        if failure is STALE and slot is not None:
+            self._path.counters.stale_connections += 1
+            self._settle(Outcome.CANCELLED)
+            self._send_to(slot, fresh=True)
+            return
+        if self._may_retry(failure.kind):
+            self._settle(Outcome.FAILED)
+            self._place()
+        else:
+            self._refuse(failure.refusal)
+
+    def _may_retry(self, kind: FailureKind) -> bool:
+        if self._attempts >= self._path.settings.retry.attempts:
+            return False
+        pool = self._path.fleet.pool(self._facts.model)
+        if all(replica.slot in self._tried or not replica.available for replica in pool.replicas):
+            return False
+        if not self._path.retries.allows(monotonic()):
+            return False
+        self._path.counters.retries[kind] += 1
+        return True
+
+    # -- the caller's side
+
+    def first_output(self) -> None:
+        """The answer has begun: from here on the request is committed to its replica."""
+        now_s = monotonic()
+        self.stage = Stage.ANSWERING
+        self._quiet_since_s = now_s
+        self._first_output_s = now_s - self._started_s
+        self._path.counters.first_output_s.observe(self._first_output_s)
+        if self._ticket is not None:
+            self._path.fleet.first_output(self._ticket, now_s)
+        self._client.release_body(self._request)
+
+    def tunnel_ended(self) -> None:
+        """One side of a tunnel has ended, and the other with it. Said once by each side."""
+        if self.stage is not Stage.ENDED:
+            self._settle(Outcome.COMPLETED)
+            self._path.clients.discard(self._client)
+            self._finish(Outcome.COMPLETED, 101)
+
+    def client_must_close(self) -> None:
+        """The answer cannot be completed: the caller must see its connection end."""
+        self._client.break_off()
+
+    def complete(self, status: int) -> None:
+        """The answer has been passed on whole."""
+        outcome = Outcome.FAILED if status >= 500 else Outcome.CALLER_ERROR if status >= 400 else Outcome.COMPLETED
+        self._settle(outcome)
+        self._finish(outcome, status)
+
+    def failed(self, failure: Failure) -> None:
+        """The answer has ended for the caller, and it was not a whole one."""
+        self._settle(Outcome.FAILED)
+        self._finish(Outcome.FAILED, failure.refusal.status, error=failure.kind)
+
+    def cancel(self) -> None:
+        """The caller is gone: the replica must see its peer close at once."""
+        if self.stage is Stage.ENDED:
+            return
+        self._drop_upstream()
+        self._settle(Outcome.CANCELLED)
+        self._finish(Outcome.CANCELLED, 499)
+
+    def pause(self) -> None:
+        """The caller reads slowly: stop reading its answer."""
+        if self._upstream is not None:
+            self._upstream.transport.pause_reading()
+
+    def resume(self) -> None:
+        """The caller has caught up."""
+        if self._upstream is not None:
+            self._upstream.transport.resume_reading()
+
+    # -- time
+
+    def tick(self, now_s: float) -> None:
+        """Look at the time limits; called about ten times a second."""
+        timeouts = self._path.settings.timeouts
+        stage = self.stage
+        if stage is Stage.ANSWERING:
+            if self.active or self._client.write_paused:
+                self.active = False
+                self._quiet_since_s = now_s
+            elif now_s - self._quiet_since_s > timeouts.idle_s:
+                self.attempt_failed(TIMED_OUT)
+        elif stage is Stage.SENT:
+            self._tick_sent(now_s)
+        elif stage is Stage.WAITING and now_s >= self._until_s:
+            if now_s - self._started_s > timeouts.first_output_s:
+                self._refuse(NO_REPLICA)
+            else:
+                self._place()
+
+    def _tick_sent(self, now_s: float) -> None:
+        timeouts = self._path.settings.timeouts
+        waited_s = now_s - self._sent_s
+        too_late = now_s - self._started_s > timeouts.total_s
+        if too_late or (waited_s > timeouts.first_output_s and not self._replica_makes_progress(now_s)):
+            self.attempt_failed(TIMED_OUT)
+        elif now_s - self._quiet_since_s > timeouts.hold_s and self._facts.stream and self.request_generates:
+            self._quiet_since_s = now_s
+            self._hold()
+
+    def _replica_makes_progress(self, now_s: float) -> bool:
+        assert self._ticket is not None
+        progress_at_s = self._ticket.replica.progress_at_s
+        return progress_at_s is not None and now_s - progress_at_s < self._path.settings.timeouts.first_output_s
+
+    def _hold(self) -> None:
+        """Keep the caller's connection alive while its answer is waited for."""
+        self.out.stream_head([status_line(200), HOLDING_HEAD])
+        self.out.body(HOLDING_COMMENT)
+
+    # -- ending
+
+    def _refuse(self, refusal: Refusal) -> None:
+        kept, self._kept_answer = self._kept_answer, None
+        if kept is not None and not self.out.begun:
+            self.answer = kept
+            kept.pass_on()
+            return
+        self._path.counters.refusals[refusal.code] += 1
+        self._settle(Outcome.FAILED)
+        if self.out.begun:
+            self.out.body(error_event(refusal, typed=False))
+            self.out.end()
+        else:
+            self.out.whole(refusal.status, error_body(refusal), refusal_headers(refusal))
+        outcome = Outcome.FAILED if self._attempts else Outcome.REFUSED
+        self._finish(outcome, refusal.status, error=refusal.code)
+
+    def _drop_upstream(self) -> None:
+        upstream, self._upstream = self._upstream, None
+        if upstream is not None and upstream.exchange is self:
+            upstream.let_go()
+        connecting, self._connecting = self._connecting, None
+        if connecting is not None:
+            connecting.cancel()
+
+    def _settle(self, outcome: Outcome) -> None:
+        ticket, self._ticket = self._ticket, None
+        if ticket is not None:
+            self._path.fleet.settle(ticket, outcome, monotonic())
+
+    def _finish(self, outcome: Outcome, status: int, error: str | None = None) -> None:
+        self.stage = Stage.ENDED
+        path, request = self._path, self._request
+        counters = path.counters
+        duration_s = monotonic() - self._started_s
+        counters.in_flight -= 1
+        route = request.route
+        assert route is not None
+        counters.requests[route.name, outcome] += 1
+        counters.end_to_end_s.observe(duration_s)
+        usage = self.usage
+        if usage is not None:
+            counters.prompt_tokens += usage.prompt or 0
+            counters.output_tokens += usage.output or 0
+        if path.log is not None:
+            path.log.write(self._line(outcome, status, duration_s, error))
+        self._client.exchange_ended(request)
+
+    def _line(self, outcome: Outcome, status: int, duration_s: float, error: str | None) -> RequestLine:
+        request, usage = self._request, self.usage
+        return RequestLine(
+            request_id=request.request_id.decode(), route=request.route.name if request.route else "",
+            outcome=outcome, status=status, replica=self.out.replica, reason=self._reason or None,
+            attempts=self._attempts, model=self._facts.model, stream=self._facts.stream, key=request.key_name,
+            first_output_s=self._first_output_s, duration_s=duration_s,
+            prompt_tokens=usage.prompt if usage else None, output_tokens=usage.output if usage else None, error=error,
+        )  # fmt: skip

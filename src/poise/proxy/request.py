@@ -1,0 +1,153 @@
+"""One caller's request, read whole: what is sent on and what the gateway itself needs of it."""
+
+from enum import IntEnum, auto
+
+from poise.proxy.routes import Route
+from poise.wire.facts import SESSION_HEADERS, USER_HEADERS
+from poise.wire.http import HOP_BY_HOP
+
+
+class HeaderKind(IntEnum):
+    """Why the gateway looks at a header. Headers without a kind are sent on as they came."""
+
+    DROPPED = auto()
+    CONNECTION = auto()
+    UPGRADE = auto()
+    LENGTH = auto()
+    EXPECT = auto()
+    CREDENTIAL = auto()
+    REQUEST_ID = auto()
+    RANK = auto()
+    ORIGIN = auto()
+    CONTENT_ENCODING = auto()
+    SESSION = auto()
+    USER = auto()
+
+
+HEADER_KINDS: dict[bytes, HeaderKind] = {
+    **dict.fromkeys(HOP_BY_HOP, HeaderKind.DROPPED),
+    b"host": HeaderKind.DROPPED,
+    b"content-length": HeaderKind.LENGTH,
+    b"connection": HeaderKind.CONNECTION,
+    b"upgrade": HeaderKind.UPGRADE,
+    b"expect": HeaderKind.EXPECT,
+    b"authorization": HeaderKind.CREDENTIAL,
+    b"x-api-key": HeaderKind.CREDENTIAL,
+    b"x-request-id": HeaderKind.REQUEST_ID,
+    b"x-data-parallel-rank": HeaderKind.RANK,
+    b"origin": HeaderKind.ORIGIN,
+    b"content-encoding": HeaderKind.CONTENT_ENCODING,
+    **dict.fromkeys(SESSION_HEADERS, HeaderKind.SESSION),
+    **dict.fromkeys(USER_HEADERS, HeaderKind.USER),
+}
+
+_PLAIN_CONNECTION = frozenset({b"keep-alive", b"close", b"upgrade", b""})
+MAX_REQUEST_ID_BYTES = 128
+
+
+class IncomingRequest:
+    """A request as it is parsed. `head` is ready to be joined into the head that a replica is sent."""
+
+    __slots__ = (
+        "_session_rank", "_user_rank", "body", "connection", "credential", "declared_bytes", "encoded",
+        "expects_continue", "head", "http10", "keep_alive", "key_name", "method", "origin", "path", "query",
+        "request_id", "route", "session_key", "target", "upgrade", "user_key",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.target = b""
+        self.method = b""
+        self.path = b""
+        self.query = b""
+        self.route: Route | None = None
+        self.head: list[bytes] = []
+        """Headers to send on, flat: name, `: `, value, line end."""
+        self.body = b""
+        self.declared_bytes = 0
+        """`Content-Length` as the caller gave it; the parser has checked that it is a number."""
+        self.connection: bytes | None = None
+        self.upgrade: bytes | None = None
+        self.credential: tuple[bytes, bytes] | None = None
+        self.key_name: str | None = None
+        self.request_id = b""
+        self.origin: bytes | None = None
+        self.encoded = False
+        self.expects_continue = False
+        self.http10 = False
+        self.keep_alive = True
+        self.session_key: bytes | None = None
+        self.user_key: bytes | None = None
+        self._session_rank = len(SESSION_HEADERS)
+        self._user_rank = len(USER_HEADERS)
+
+    def add_header(self, name: bytes, value: bytes) -> None:
+        """Take one header as the parser gives it."""
+        kind = HEADER_KINDS.get(name.lower())
+        if kind is None:
+            self.head += (name, b": ", value, b"\r\n")
+        elif kind is not HeaderKind.DROPPED:
+            self._special(kind, name, value)
+
+    def _special(self, kind: HeaderKind, name: bytes, value: bytes) -> None:
+        if kind is HeaderKind.LENGTH:
+            self.declared_bytes = int(value)
+        elif kind is HeaderKind.CREDENTIAL:
+            self.credential = (name, value)
+        elif kind is HeaderKind.CONNECTION:
+            self.connection = value if self.connection is None else self.connection + b"," + value
+        elif kind is HeaderKind.UPGRADE:
+            self.upgrade = value.lower()
+        elif kind is HeaderKind.EXPECT:
+            self.expects_continue = value.lower() == b"100-continue"
+        elif kind is HeaderKind.REQUEST_ID:
+            if 0 < len(value) <= MAX_REQUEST_ID_BYTES and value.isascii() and value.decode().isprintable():
+                self.request_id = value
+        else:
+            self._noted_and_sent_on(kind, name, value)
+
+    def _noted_and_sent_on(self, kind: HeaderKind, name: bytes, value: bytes) -> None:
+        self.head += (name, b": ", value, b"\r\n")
+        if kind is HeaderKind.SESSION:
+            rank = SESSION_HEADERS.index(name.lower())
+            if value and rank < self._session_rank:
+                self.session_key, self._session_rank = value, rank
+        elif kind is HeaderKind.USER:
+            rank = USER_HEADERS.index(name.lower())
+            if value and rank < self._user_rank:
+                self.user_key, self._user_rank = value, rank
+        elif kind is HeaderKind.ORIGIN:
+            self.origin = value
+        elif kind is HeaderKind.CONTENT_ENCODING:
+            self.encoded = value.lower() not in (b"", b"identity")
+
+    def head_complete(self) -> None:
+        """All headers are in: drop those that `Connection` names, and split the target."""
+        if self.connection is not None:
+            named = {token.strip().lower() for token in self.connection.split(b",")} - _PLAIN_CONNECTION
+            if named:
+                self._drop(named)
+        target = self.target
+        if not target.startswith(b"/") and b"://" in target:
+            # absolute-form (RFC 9112 3.2.2): what follows the authority is the path
+            _, _, rest = target.partition(b"://")
+            slash = rest.find(b"/")
+            self.target = target = rest[slash:] if slash >= 0 else b"/"
+        self.path, _, self.query = target.partition(b"?")
+
+    @property
+    def head_bytes(self) -> int:
+        """Size of the parts of the head that are kept."""
+        return len(self.target) + sum(map(len, self.head))
+
+    def _drop(self, names: set[bytes]) -> None:
+        head = self.head
+        kept: list[bytes] = []
+        for index in range(0, len(head), 4):
+            if head[index].lower() not in names:
+                kept += head[index : index + 4]
+        self.head = kept
+
+    @property
+    def wants_websocket(self) -> bool:
+        """Whether this is a WebSocket handshake (RFC 6455 4.1)."""
+        return self.upgrade == b"websocket" and b"upgrade" in (self.connection or b"").lower()

@@ -1,0 +1,152 @@
+"""A connection to a replica, one answer at a time. What an answer means is `poise.proxy.answer`'s business."""
+
+import asyncio
+import select
+from typing import TYPE_CHECKING, cast
+
+import httptools
+
+from poise.proxy.retry import LOST, MALFORMED, STALE, Failure
+
+if TYPE_CHECKING:
+    from poise.proxy.connections import ReplicaConnections
+    from poise.proxy.exchange import Exchange
+
+BODILESS = (204, 304)
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """Sends one request at a time and hands the answer's head and body to the exchange that holds it.
+
+    `exchange` is None while the connection is idle in its pool. `reused` says that it has answered before, so that
+    silence followed by its end means that the replica had closed it before it saw the request.
+    """
+
+    __slots__ = (
+        "_answered", "_done", "_head_complete", "_headers", "_keep_alive", "_parser", "_parts", "_poll",
+        "_until_close", "connections", "exchange", "idle_since_s", "on_body", "reused", "transport",
+    )  # fmt: skip
+
+    transport: asyncio.Transport
+
+    def __init__(self, connections: "ReplicaConnections") -> None:
+        self.connections = connections
+        self.exchange: Exchange | None = None
+        self.reused = False
+        self.idle_since_s = 0.0
+        self._parts: list[bytes] = []
+        self._headers: list[tuple[bytes, bytes]] = []
+        self.on_body = self._parts.append
+        self._parser = httptools.HttpResponseParser(self)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._answered = self._done = self._head_complete = self._until_close = self._keep_alive = False
+        self._headers.clear()
+
+    # -- asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self._poll = select.poll()
+        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN | select.POLLHUP)
+
+    def data_received(self, data: bytes) -> None:
+        exchange = self.exchange
+        if exchange is None:
+            self.transport.abort()  # nobody asked: such a connection cannot be trusted with the next request
+            return
+        self._answered = True
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            exchange.upgraded(self, self._headers, data[upgrade.args[0] :])
+            return
+        except httptools.HttpParserError:
+            self._fail(MALFORMED)
+            return
+        if self._head_complete:
+            self._head_complete = False
+            exchange.answer_begins(self._parser.get_status_code(), self._headers)
+        answer = exchange.answer
+        parts = self._parts
+        if parts:
+            body = parts[0] if len(parts) == 1 else b"".join(parts)
+            parts.clear()
+            if answer is not None:
+                answer.feed(body)
+        if self._done and self.exchange is exchange:
+            self._complete(exchange)
+
+    def eof_received(self) -> None:
+        if self._until_close and self.exchange is not None:
+            self._complete(self.exchange)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self.exchange is None:
+            self.connections.lost(self)
+        else:
+            self._fail(LOST if self._answered or not self.reused else STALE)
+
+    def pause_writing(self) -> None:
+        """The replica reads slowly. The request is held in memory already: there is nothing to slow down."""
+
+    def resume_writing(self) -> None:
+        """See `pause_writing`."""
+
+    # -- httptools
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status >= 200:
+            self._head_complete = True
+            self._until_close = status not in BODILESS and not any(
+                name.lower() in (b"content-length", b"transfer-encoding") for name, _ in self._headers
+            )
+
+    def on_message_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if 100 <= status < 200 and status != 101:
+            self._headers.clear()  # 100 Continue and its like: the answer is still to come
+        else:
+            self._done = True
+            self._keep_alive = self._parser.should_keep_alive()  # the parser forgets it when the message is over
+
+    # -- the exchange's side
+
+    def send(self, exchange: "Exchange", head: bytes, body: bytes) -> None:
+        """Send a request for `exchange`, which holds the connection until its answer is complete or it lets go."""
+        self.exchange = exchange
+        self._reset()
+        if len(body) < 65536:
+            self.transport.write(head + body)
+        else:
+            self.transport.writelines((head, body))
+
+    def let_go(self) -> None:
+        """The exchange no longer wants the answer: the replica must see its peer close."""
+        self.exchange = None
+        self.transport.abort()
+
+    @property
+    def closed_by_replica(self) -> bool:
+        """Whether something has arrived on an idle connection: its end, or bytes that nobody asked for."""
+        return self.transport.is_closing() or bool(self._poll.poll(0))
+
+    def _fail(self, failure: Failure) -> None:
+        exchange, self.exchange = self.exchange, None
+        self.transport.abort()
+        if exchange is not None:
+            exchange.attempt_failed(failure)
+
+    def _complete(self, exchange: "Exchange") -> None:
+        self.exchange = None
+        if self._until_close or not self._keep_alive:
+            self.transport.close()
+        else:
+            self.reused = True
+            self.connections.give_back(self)
+        exchange.answer_ends()

@@ -1,0 +1,188 @@
+"""What a replica's answer says about itself: refused, begun, finished, aborted. Bytes in, verdicts out.
+
+vLLM sends a stream's status and head while the request still waits in its queue, so the first event decides, and it may
+end an answer that was never finished with status 200 and a clean `[DONE]`, so the last ones are looked at too.
+"""
+
+import re
+from dataclasses import dataclass
+
+import msgspec
+
+from poise.wire.sse import event_lines
+
+
+class _ErrorBody(msgspec.Struct):
+    message: str | None = None
+    type: str | None = None
+    code: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _Event(msgspec.Struct):
+    error: msgspec.Raw = msgspec.Raw(b"")
+    type: str | None = None
+
+
+class TokenUsage(msgspec.Struct, frozen=True):
+    """Token counts as the replica gave them, under the names of the chat and of the responses and messages APIs."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+    @property
+    def prompt(self) -> int | None:
+        """Prompt tokens, None if not said."""
+        return self.input_tokens if self.prompt_tokens is None else self.prompt_tokens
+
+    @property
+    def output(self) -> int | None:
+        """Output tokens, None if not said."""
+        return self.output_tokens if self.completion_tokens is None else self.completion_tokens
+
+
+class _Choice(msgspec.Struct):
+    finish_reason: str | None = None
+
+
+class _PlainAnswer(msgspec.Struct):
+    choices: list[_Choice] = []
+    usage: TokenUsage | None = None
+    stop_reason: str | None = None
+
+
+class _InnerResponse(msgspec.Struct):
+    usage: TokenUsage | None = None
+
+
+class _UsageEvent(msgspec.Struct):
+    usage: TokenUsage | None = None
+    response: _InnerResponse | None = None
+
+
+_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_error = msgspec.json.Decoder(_ErrorBody).decode
+_decode_plain = msgspec.json.Decoder(_PlainAnswer).decode
+_decode_usage = msgspec.json.Decoder(_UsageEvent).decode
+
+NO_OUTPUT_TYPES = frozenset({"response.created", "response.in_progress", "response.queued", "ping"})
+"""Event types that a server sends before the model has produced anything."""
+
+STATUS_OF_ERROR_TYPE = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "overloaded_error": 503,
+}
+"""Statuses of the messages API's error types, which come without a number (529 is not a standard status: 503)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedInStream:
+    """An error event that came before any output: the status it stands for, and its JSON as the body to pass on."""
+
+    status: int
+    body: bytes
+
+
+def first_verdict(block: bytes) -> RefusedInStream | bool:
+    """What a block of complete events says while nothing has been passed on.
+
+    True: output has begun. False: nothing yet (comments, pings, bookkeeping). Otherwise the refusal.
+    """
+    for kind, data in event_lines(block):
+        if not data:
+            continue
+        try:
+            event = _decode_event(data)
+        except msgspec.DecodeError:
+            return True
+        if kind == b"error" or event.type == "error" or _is_something(event.error):
+            return RefusedInStream(_error_status(event), data)
+        if event.type not in NO_OUTPUT_TYPES:
+            return True
+    return False
+
+
+def _is_something(raw: msgspec.Raw) -> bool:
+    return bytes(raw) not in (b"", b"null", b"{}", b'""')
+
+
+def _error_status(event: _Event) -> int:
+    try:
+        error = _decode_error(event.error)
+    except msgspec.DecodeError:
+        return 500
+    code = bytes(error.code).strip(b'"')
+    if code.isdigit() and 400 <= int(code) <= 599:
+        return int(code)
+    return STATUS_OF_ERROR_TYPE.get(error.type or "", 500)
+
+
+_DONE = re.compile(rb"(?:^|[\r\n])(data: ?\[DONE\])")
+_ABORTED = re.compile(rb'"(?:finish_reason|stop_reason)"\s*:\s*"abort"')
+_FINISHED = re.compile(rb'"finish_reason"\s*:\s*"')
+_ERROR_EVENT = re.compile(rb'(?:^|\n)(?:event: ?error|data: ?\{\s*"error"\s*:\s*\{|data: ?\{\s*"type"\s*:\s*"error")')
+_MESSAGE_STOP = re.compile(rb'"type"\s*:\s*"message_stop"')
+_RESPONSE_END = re.compile(rb'"type"\s*:\s*"response\.(?:completed|incomplete|failed)"')
+_RESPONSE_FAILED = re.compile(rb'"type"\s*:\s*"response\.failed"')
+
+
+def done_offset(block: bytes) -> int | None:
+    """Where `data: [DONE]` begins as a line of its own, None if it does not occur."""
+    match = _DONE.search(block)
+    return match.start(1) if match else None
+
+
+def aborted(tail: bytes) -> bool:
+    """Whether the answer's own finish reason says that the engine broke it off."""
+    return _ABORTED.search(tail) is not None
+
+
+def finished(tail: bytes) -> bool:
+    """Whether some choice has a finish reason."""
+    return _FINISHED.search(tail) is not None
+
+
+def has_error_event(tail: bytes) -> bool:
+    """Whether an error event is among the last events: the caller has been told already."""
+    return _ERROR_EVENT.search(tail) is not None or _RESPONSE_FAILED.search(tail) is not None
+
+
+def has_message_stop(tail: bytes) -> bool:
+    """Whether the messages API's last event is among the last events."""
+    return _MESSAGE_STOP.search(tail) is not None
+
+
+def has_response_end(tail: bytes) -> bool:
+    """Whether the responses API's last event is among the last events."""
+    return _RESPONSE_END.search(tail) is not None
+
+
+def stream_usage(tail: bytes) -> TokenUsage | None:
+    """The last `usage` object in a block of complete events, None if there is none."""
+    for _, data in reversed(event_lines(tail)):
+        if b'"usage"' in data:
+            try:
+                event = _decode_usage(data)
+            except msgspec.DecodeError:
+                continue
+            found = event.usage or (event.response.usage if event.response else None)
+            if found is not None:
+                return found
+    return None
+
+
+def plain_verdict(body: bytes) -> tuple[bool, TokenUsage | None]:
+    """(whether the engine broke the answer off, its usage) of a whole plain answer; what cannot be read is fine."""
+    try:
+        answer = _decode_plain(body)
+    except msgspec.DecodeError:
+        return False, None
+    broken_off = answer.stop_reason == "abort" or any(choice.finish_reason == "abort" for choice in answer.choices)
+    return broken_off, answer.usage
