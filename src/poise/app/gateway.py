@@ -15,6 +15,7 @@ from poise.core.errors import ConfigError, PoiseError
 from poise.fleet.fleet import Fleet
 from poise.proxy.data_path import DataPath
 from poise.proxy.request_log import RequestLog
+from poise.routing.registry import policy_name
 from poise.telemetry.poller import Poller
 
 
@@ -48,7 +49,7 @@ class Gateway:
             models=self.poller.catalog,
             log=self._request_log,
         )
-        self._sources = Sources(self.fleet, self.data_path.counters, settings.policy.name)
+        self._sources = Sources(self.fleet, self.data_path.counters, policy_name(settings.policy.name))
         self._parts = AsyncExitStack()
         self._drain_s = 0.0
         self._closing = False

@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path as FilePath
+from random import Random
 from typing import Any
 
 from pydantic import ValidationError
 
 from poise.config.keys import all_keys, read_environment, suggestion
+from poise.config.parts import policy
 from poise.config.problems import Problem, raise_problems, validation_problems
 from poise.config.settings import Settings
 from poise.config.yaml_file import Path, YamlFile, parse_yaml
@@ -55,8 +57,19 @@ def load_config(
         settings = Settings.model_validate(tree)
     except ValidationError as error:
         problems += validation_problems(error, lambda place: _nearest(sources, place))
+    else:
+        problems += _policy_problems(settings, _nearest(sources, ("policy", "name")))
     raise_problems(problems)
     return LoadedConfig(settings, sources, tuple(warnings))
+
+
+def _policy_problems(settings: Settings, place: str) -> list[Problem]:
+    """A policy alone knows its settings: it is made once to see whether it takes them."""
+    try:
+        policy(settings, Random(0))
+    except ConfigError as error:
+        return [Problem(place, error.args[0], error.hint or "")]
+    return []
 
 
 def _read_file(path: str) -> YamlFile:

@@ -5,22 +5,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import yaml
-from pydantic import BaseModel
 
 from poise.config.load import LoadedConfig
 from poise.config.yaml_file import Path
 
-_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@(?!\d+$)")
+_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@(?!\d+['\"\s,}])")
+"""User and password in a URL; a rank after the port looks alike, but nothing follows it."""
 _COMMENT_COLUMN = 48
 
 
 def show_config(loaded: LoadedConfig) -> str:
     """Every key, its value and its source. What follows `://` as user and password is masked."""
-    return "".join(f"{line}\n" for line in _lines(loaded, _plain(loaded.settings), (), 0))
-
-
-def _plain(settings: BaseModel) -> dict[str, Any]:
-    return settings.model_dump(mode="json")
+    return "".join(f"{line}\n" for line in _lines(loaded, loaded.settings.model_dump(mode="json"), (), 0))
 
 
 def _lines(loaded: LoadedConfig, values: Mapping[str, Any], path: Path, depth: int) -> Iterator[str]:

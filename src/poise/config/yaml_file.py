@@ -28,16 +28,16 @@ def parse_yaml(text: str, name: str) -> YamlFile:
         values = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that does not exist
         raise _syntax_error(error, name) from None
-    if root is None:
+    if values is None:
         return YamlFile(name, {}, {})
     if not isinstance(values, dict):
         raise ConfigError(
             f"{name} holds a {type(values).__name__}, not keys and values", hint="begin with a line such as port: 8080"
         )
-    lines: dict[Path, int] = {}
-    for path, line in _walk(root, (), name):
-        lines[path] = line
-    return YamlFile(name, values, lines)
+    try:
+        return YamlFile(name, values, dict(_walk(root, (), name)))
+    except RecursionError:
+        raise ConfigError(f"{name}: a value holds itself", hint="take out the alias (*)") from None
 
 
 def _walk(node: yaml.Node, path: Path, name: str) -> Iterator[tuple[Path, int]]:

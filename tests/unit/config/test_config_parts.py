@@ -1,0 +1,50 @@
+"""The defaults in the configuration are those of the parts that are configured."""
+
+from dataclasses import replace
+
+from poise.config.load import load_config
+from poise.config.parts import data_path_settings, key_ring, replica_specs, telemetry_settings
+from poise.config.settings import Settings
+from poise.core.replica import ReplicaAddress, ReplicaSpec
+from poise.fleet.fleet import Fleet
+from poise.proxy.settings import Cors, DataPathSettings
+from poise.routing.registry import DEFAULT_POLICY
+from poise.telemetry.settings import TelemetrySettings
+
+
+def test_defaults_are_those_of_the_parts() -> None:
+    settings = Settings()
+    assert data_path_settings(settings) == DataPathSettings()
+    assert telemetry_settings(settings) == TelemetrySettings()
+    assert settings.limits.kv_throttle == Fleet().kv_throttle_ratio
+    assert settings.telemetry.stale_s == Fleet().stale_s
+    assert settings.policy.name == DEFAULT_POLICY
+    assert key_ring(settings) is None
+
+
+def test_each_key_reaches_its_part() -> None:
+    changed = {"port": 1, "timeouts.idle_s": 9, "limits.head_bytes": 9, "retry.attempts": 9, "reveal_replica": False}
+    overrides = changed | {"cors.allow_origins": ["https://a"], "telemetry.interval_s": 9}
+    settings = load_config(None, {}, overrides).settings
+    default = DataPathSettings()
+    assert data_path_settings(settings) == replace(
+        default,
+        port=1,
+        timeouts=replace(default.timeouts, idle_s=9),
+        limits=replace(default.limits, head_bytes=9),
+        retry=replace(default.retry, attempts=9),
+        reveal_replica=False,
+        cors=Cors(allow_origins=("https://a",)),
+    )
+    assert telemetry_settings(settings) == TelemetrySettings(interval_s=9)
+
+
+def test_replicas_become_specs() -> None:
+    given = {"url": "http://a:8000@2", "name": "x", "model": "m", "gpus": [0, 1], "labels": {"bucket": "long"}}
+    settings = load_config(
+        None, {}, {"replicas": ["https://b", given | {"gpu_metrics_url": "http://g/metrics"}]}
+    ).settings
+    assert replica_specs(settings) == [
+        ReplicaSpec("r1", ReplicaAddress("b", 443, tls=True)),
+        ReplicaSpec("x", ReplicaAddress("a", 8000, rank=2), "m", (0, 1), "http://g/metrics", {"bucket": "long"}),
+    ]
