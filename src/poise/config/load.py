@@ -1,17 +1,17 @@
 """Reads the configuration: command line over environment over file over defaults, each value with its source."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path as FilePath
 from random import Random
 from typing import Any
 
 from pydantic import ValidationError
 
 from poise.config.keys import all_keys, read_environment, suggestion
-from poise.config.parts import policy
+from poise.config.parts import key_ring, policy
 from poise.config.problems import Problem, raise_problems, validation_problems
 from poise.config.settings import Settings
+from poise.config.text_file import read_text
 from poise.config.yaml_file import Path, YamlFile, parse_yaml
 from poise.core.errors import ConfigError
 
@@ -41,7 +41,7 @@ def load_config(
 
     Raises `ConfigError` that reports everything that is wrong at once.
     """
-    file = _read_file(path) if path else YamlFile("", {}, {})
+    file = parse_yaml(read_text(path, "configuration file"), path) if path else YamlFile("", {}, {})
     tree = dict(file.values)
     sources: dict[Path, str] = {place: f"{file.name}:{line}" for place, line in file.lines.items()}
     set_by_environment, warnings = read_environment(environment)
@@ -58,30 +58,22 @@ def load_config(
     except ValidationError as error:
         problems += validation_problems(error, lambda place: _nearest(sources, place))
     else:
-        problems += _policy_problems(settings, _nearest(sources, ("policy", "name")))
+        problems += _part_problems(settings, sources)
     raise_problems(problems)
     return LoadedConfig(settings, sources, tuple(warnings))
 
 
-def _policy_problems(settings: Settings, place: str) -> list[Problem]:
-    """A policy alone knows its settings: it is made once to see whether it takes them."""
-    try:
-        policy(settings, Random(0))
-    except ConfigError as error:
-        return [Problem(place, error.args[0], error.hint or "")]
-    return []
-
-
-def _read_file(path: str) -> YamlFile:
-    try:
-        text = FilePath(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(
-            f"configuration file {path} cannot be read: {error.strerror}", hint="check the path and its permissions"
-        ) from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"configuration file {path} is not UTF-8 text", hint="give a YAML file") from None
-    return parse_yaml(text, path)
+def _part_problems(settings: Settings, sources: Mapping[Path, str]) -> Iterator[Problem]:
+    """What only the parts themselves can tell: they are made once to see."""
+    makers: list[tuple[Path, Callable[[], object]]] = [
+        (("policy", "name"), lambda: policy(settings, Random(0))),
+        (("keys", "file"), lambda: key_ring(settings)),
+    ]
+    for path, make in makers:
+        try:
+            make()
+        except ConfigError as error:
+            yield Problem(_nearest(sources, path), error.args[0], error.hint or "")
 
 
 def _nearest(sources: Mapping[Path, str], path: Path) -> str:

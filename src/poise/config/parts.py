@@ -3,7 +3,8 @@
 from random import Random
 
 from poise.admission.keys import KeyRing
-from poise.config.keys_file import read_keys
+from poise.admission.keys_file import parse_keys
+from poise.config.text_file import read_text
 from poise.config.settings import Settings
 from poise.core.replica import ReplicaSpec, parse_replica_url
 from poise.proxy.settings import Cors, DataPathSettings, Limits, RetrySettings, Timeouts
@@ -52,4 +53,6 @@ def policy(settings: Settings, random: Random) -> Policy:
 
 def key_ring(settings: Settings) -> KeyRing | None:
     """The API keys, None if callers need none. Raises `ConfigError`."""
-    return None if settings.keys.file is None else read_keys(settings.keys.file)
+    if settings.keys.file is None:
+        return None
+    return parse_keys(read_text(settings.keys.file, "keys file"))

@@ -168,3 +168,13 @@ def test_a_file_that_cannot_be_read_is_said_so(tmp_path: Path) -> None:
     assert "cannot be read: No such file" in error_of(str(tmp_path / "none.yaml"))
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     assert "is not UTF-8 text" in error_of(str(tmp_path / "binary.yaml"))
+
+
+def test_the_keys_file_is_read_with_the_configuration(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    path = write(tmp_path, f"port: 1\nkeys: {{file: {keys}}}\n")
+    assert f"{path}:2: keys file {keys} cannot be read: No such file or directory" in error_of(path)
+    keys.write_text("keys: []\n")
+    assert f"{path}:2: keys file does not hold a list of keys" in error_of(path)
+    keys.write_text("keys: [{name: a, key: sk-1}]\n")
+    assert load_config(path, {}).settings.keys.file == str(keys)
