@@ -4,8 +4,8 @@ from random import Random
 
 from poise.admission.keys import KeyRing
 from poise.admission.keys_file import parse_keys
-from poise.config.text_file import read_text
 from poise.config.settings import Settings
+from poise.config.text_file import read_text
 from poise.core.replica import ReplicaSpec, parse_replica_url
 from poise.proxy.settings import Cors, DataPathSettings, Limits, RetrySettings, Timeouts
 from poise.routing.policy import Policy

@@ -28,7 +28,7 @@ def parse_yaml(text: str, name: str) -> YamlFile:
         values = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that does not exist
         raise _syntax_error(error, name) from None
-    if values is None:
+    if root is None or values is None:
         return YamlFile(name, {}, {})
     if not isinstance(values, dict):
         raise ConfigError(

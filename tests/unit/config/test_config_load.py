@@ -42,6 +42,13 @@ def test_the_highest_layer_that_sets_a_key_wins_and_is_named(tmp_path: Path, giv
     assert loaded.source(("admin", "host")) == "default", "its neighbour in the section was set by nobody"
 
 
+@pytest.fixture(autouse=True)
+def _keys_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`text`, which is given to every key that takes any text, is then a keys file too."""
+    monkeypatch.chdir(tmp_path)
+    Path("text").write_text("keys: [{name: a, key: sk-1}]\n")
+
+
 def fitting_text(key: Key, number: int) -> str:
     by_type = {int: str(number), float: "0.5", bool: "false"}
     return FITTING_TEXT.get(key.name) or by_type.get(key.field.annotation, "text")  # type: ignore[arg-type]
