@@ -1,4 +1,4 @@
-"""The four generating APIs as a real engine speaks them: what their streams and plain answers look like, good and bad."""
+"""The four generating APIs as a real engine speaks them: their streams and plain answers, good and bad."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import openai
+
 from poise.core.decision import Decision, Refuse, Send, Wait
 from poise.core.replica import ReplicaAddress, ReplicaSpec
 from poise.core.request import Outcome, RequestFacts

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 LAST_CHUNK = b"0\r\n\r\n"
@@ -71,7 +72,7 @@ STREAM_HEAD = head(
 def cuts(data: bytes, *positions: int) -> list[bytes]:
     """`data` cut at the positions; nothing is lost, empty parts are left out."""
     edges = [0, *sorted(positions), len(data)]
-    return [part for start, end in zip(edges, edges[1:], strict=False) if (part := data[start:end])]
+    return [part for start, end in pairwise(edges) if (part := data[start:end])]
 
 
 def single_bytes(data: bytes) -> list[bytes]:

@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from support.http_reading import BodyReader, Framing, Head, read_head
 from support.transcript import Transcript, shown
@@ -155,17 +156,22 @@ class RawClient:
 
 
 async def open_client(
-    port: int, *, receive_buffer_bytes: int | None = None, name: str = "caller", transcript: Transcript | None = None
-) -> RawClient:
-    """Connect to `port`. A small `receive_buffer_bytes` lets a slow reader be felt soon."""
-    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    where: int | Path, *, receive_buffer_bytes: int | None = None, name: str = "caller",
+    transcript: Transcript | None = None,
+) -> RawClient:  # fmt: skip
+    """Connect to a port or a Unix socket. A small `receive_buffer_bytes` lets a slow reader be felt soon."""
+    by_path = isinstance(where, Path)
+    sock = socket.socket(socket.AF_UNIX if by_path else socket.AF_INET, socket.SOCK_STREAM)
     if receive_buffer_bytes is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
     sock.setblocking(False)
     loop = asyncio.get_running_loop()
     try:
-        await loop.sock_connect(sock, ("127.0.0.1", port))
-        _, wire = await loop.create_connection(Wire, sock=sock)
+        await loop.sock_connect(sock, str(where) if by_path else ("127.0.0.1", where))
+        if by_path:
+            _, wire = await loop.create_unix_connection(Wire, sock=sock)
+        else:
+            _, wire = await loop.create_connection(Wire, sock=sock)
     except BaseException:
         sock.close()
         raise

@@ -10,7 +10,7 @@ from typing import Self
 
 from support.http_reading import BodyReader, Framing, Head, read_head
 from support.transcript import Transcript
-from support.wire import DEADLINE_S, PeerGone, Wire
+from support.wire import DEADLINE_S, PeerGone, Wire, until
 
 Script = Callable[["Exchange"], Awaitable[None]]
 
@@ -83,7 +83,7 @@ class Exchange:
 class ScriptedReplica:
     """A server on a port of the kernel's choice. Use as `async with`; leaving it re-raises what went wrong in a script.
 
-    `script` answers each request. With `idle_s`, a connection that waits that long for a request is closed, the way
+    `script` answers each request. With `idle_s`, a connection that waits that long for another request is closed, the way
     `idle_end` does it (`Wire.fin` or `Wire.reset`). `answers_early` starts the script at the end of the head.
     `keeps_bodies=False` keeps only length and hash. `send_buffer_bytes` bounds what the kernel takes off its hands.
     """
@@ -107,7 +107,7 @@ class ScriptedReplica:
         self.most_active = 0
         self.garbage: list[bytes] = []
         """What came on a connection that is no whole request."""
-        self._errors: list[BaseException] = []
+        self._errors: list[Exception] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._wires: set[Wire] = set()
 
@@ -137,9 +137,11 @@ class ScriptedReplica:
 
     async def request(self, number: int = 1, within_s: float = DEADLINE_S) -> Exchange:
         """The `number`th request; waits until its head, and body unless `answers_early`, is there."""
-        async with asyncio.timeout(within_s):
-            while len(self.requests) < number or not (self.answers_early or self.requests[number - 1].complete):
-                await asyncio.sleep(0.001)
+
+        def here() -> bool:
+            return len(self.requests) >= number and (self.answers_early or self.requests[number - 1].complete)
+
+        await until(here, f"request {number} at {self.name}", within_s)
         return self.requests[number - 1]
 
     def note(self, what: str) -> None:
@@ -159,22 +161,22 @@ class ScriptedReplica:
 
     async def _serve(self, wire: Wire, connection: int) -> None:
         try:
-            while await self._request_begins(wire):
+            idle_s = None
+            while await self._request_begins(wire, idle_s):
                 await self._answer(wire, connection)
+                idle_s = self.idle_s
         except PeerGone:
             self.garbage += [bytes(wire.received)] if wire.received else []
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the test fails with it
             self._errors.append(error)
         finally:
             self._wires.discard(wire)
             wire.fin()
 
-    async def _request_begins(self, wire: Wire) -> bool:
+    async def _request_begins(self, wire: Wire, idle_s: float | None) -> bool:
         """Wait for a request's first byte; False if the connection ended instead."""
         try:
-            async with asyncio.timeout(self.idle_s):
+            async with asyncio.timeout(idle_s):
                 await wire.wait(
                     lambda: bool(wire.received) or wire.transport.is_closing() or wire.peer_closed,
                     "a request",

@@ -4,6 +4,7 @@ import asyncio
 import random
 
 import pytest
+
 from support.apis import APIS, CHAT, COMMENT, events_of, without_comments
 from support.http_bytes import STREAM_HEAD, answer, chunk, chunked, cuts, request, single_bytes
 from support.raw_client import client
