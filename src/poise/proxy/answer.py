@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from poise.proxy.retry import ABORTED, LOST, Failure
 from poise.proxy.routes import StreamEnd
 from poise.wire import answers
-from poise.wire.http import HOP_BY_HOP, Headers, connection_tokens, error_event, status_line
+from poise.wire.http import AnswerHead, error_event, status_line
 from poise.wire.sse import EventCutter
 
 if TYPE_CHECKING:
@@ -20,51 +20,20 @@ HELD_PLAIN_BYTES = 1024 * 1024
 """A plain answer longer than this is passed on before its end is known: no finish reason is worth more memory."""
 HELD_STREAM_BYTES = 64 * 1024
 """A stream whose first event is longer than this is output: refusals are short."""
-DROPPED_FROM_ANSWERS = HOP_BY_HOP | {b"content-length", b"x-request-id", b"x-poise-replica", b"x-poise-reason"}
-DROPPED_FROM_STREAMS = DROPPED_FROM_ANSWERS | {b"cache-control", b"x-accel-buffering"}
 STREAM_HEADERS = b"cache-control: no-cache, no-transform\r\nx-accel-buffering: no\r\n"
 """So that no proxy in front of the gateway collects or recodes events."""
-BODILESS = frozenset({204, 304})
 DONE_LINE = b"data: [DONE]"
-
-
-def kept_headers(headers: Headers, dropped: frozenset[bytes]) -> list[bytes]:
-    """The replica's headers that the caller gets, flat, as lines."""
-    lines: list[bytes] = []
-    named: frozenset[bytes] = frozenset()
-    for name, value in headers:
-        lower = name.lower()
-        if lower == b"connection" and value.lower() not in (b"close", b"keep-alive"):
-            named = connection_tokens(headers)
-        if lower not in dropped:
-            lines += (name, b": ", value, b"\r\n")
-    if named:
-        lines = [part for i in range(0, len(lines), 4) if lines[i].lower() not in named for part in lines[i : i + 4]]
-    return lines
-
-
-def is_event_stream(status: int, headers: Headers) -> bool:
-    """Whether the answer is an event stream whose events can be read."""
-    stream = False
-    for name, value in headers:
-        lower = name.lower()
-        if lower == b"content-type":
-            stream = value.lower().startswith(b"text/event-stream")
-        elif lower == b"content-encoding" and value.lower() != b"identity":
-            return False
-    return stream and 200 <= status < 300
 
 
 class PlainAnswer:
     """An answer with one body. Held whole where it may turn out to be a failure, passed on as it comes otherwise."""
 
-    __slots__ = ("_exchange", "_headers", "_held", "_held_bytes", "_hold_limit", "_length", "_status", "committed")
+    __slots__ = ("_exchange", "_head", "_held", "_held_bytes", "_hold_limit", "_status", "committed")
 
-    def __init__(self, exchange: "Exchange", status: int, headers: Headers, *, hold: bool) -> None:
+    def __init__(self, exchange: "Exchange", head: AnswerHead, *, hold: bool) -> None:
         self._exchange = exchange
-        self._status = status
-        self._headers = list(headers)
-        self._length = next((value for name, value in headers if name.lower() == b"content-length"), None)
+        self._head = head
+        self._status = head.status
         self._hold_limit = HELD_PLAIN_BYTES if hold else 0
         self._held: list[bytes] = []
         self._held_bytes = 0
@@ -94,11 +63,10 @@ class PlainAnswer:
             exchange.refused(self, self._status)
             return
         if self._status == 200 and exchange.request_generates:
-            broken_off, usage = answers.plain_verdict(body)
+            broken_off, exchange.usage = answers.plain_verdict(body)
             if broken_off:
                 exchange.attempt_failed(ABORTED)
                 return
-            exchange.usage = usage
         self._commit(body, whole=True)
         exchange.complete(self._status)
 
@@ -113,31 +81,24 @@ class PlainAnswer:
 
     def _commit(self, body: bytes, *, whole: bool) -> None:
         self.committed = True
-        exchange = self._exchange
+        head, exchange = self._head, self._exchange
         exchange.first_output()
-        head = [status_line(self._status), *kept_headers(self._headers, DROPPED_FROM_ANSWERS)]
-        exchange.out.answer(head, body, length=self._body_length(body, whole))
-
-    def _body_length(self, body: bytes, whole: bool) -> int | None:
-        if self._status in BODILESS:
-            return -1
-        if whole:
-            return len(body)
-        return int(self._length) if self._length is not None and self._length.isdigit() else None
+        length = -1 if head.bodiless else len(body) if whole else head.length
+        exchange.out.answer([status_line(self._status), *head.lines], body, length=length)
 
 
 class StreamAnswer:
     """An event stream. `committed` once output has been passed on; from then on each read costs one write."""
 
     __slots__ = (
-        "_before", "_cutter", "_end", "_exchange", "_failure", "_held", "_held_bytes", "_kept", "_last", "_lines",
+        "_before", "_cutter", "_end", "_exchange", "_failure", "_head", "_held", "_held_bytes", "_kept", "_last",
         "_status", "committed",
     )  # fmt: skip
 
-    def __init__(self, exchange: "Exchange", status: int, headers: Headers, end: StreamEnd) -> None:
+    def __init__(self, exchange: "Exchange", head: AnswerHead, end: StreamEnd) -> None:
         self._exchange = exchange
-        self._status = status
-        self._lines = kept_headers(headers, DROPPED_FROM_STREAMS)
+        self._head = head
+        self._status = head.status
         self._end = end
         self._cutter = EventCutter()
         self._held: list[bytes] = []
@@ -174,8 +135,9 @@ class StreamAnswer:
         self._held.clear()
         self.committed = True
         self._exchange.first_output()
-        head = [status_line(self._status), *self._lines, STREAM_HEADERS]
-        self._exchange.out.stream_head(head)
+        head = self._head
+        head.drop(b"cache-control", b"x-accel-buffering")
+        self._exchange.out.stream_head([status_line(self._status), *head.lines, STREAM_HEADERS])
         self._pass_on(held, block)
 
     def _pass_on_cut(self, body: bytes) -> None:

@@ -77,7 +77,7 @@ class ClientConnection(asyncio.Protocol):
         except httptools.HttpParserError:
             self._refuse_message(Refusal(400, "bad_request", "the request is not valid HTTP/1.1", "caller"))
         else:
-            if self._receiving:
+            if self._receiving and not self._lingering:
                 self._check_unfinished(len(data))
 
     def eof_received(self) -> None:
@@ -99,18 +99,16 @@ class ClientConnection(asyncio.Protocol):
 
     # -- httptools
 
-    def on_message_begin(self) -> None:
-        if self._lingering:
+    def on_url(self, url: bytes) -> None:
+        if self._receiving:
+            self._request.target += url  # the target came in several reads
             return
-        self._request = IncomingRequest()
-        self._parts.clear()
+        self._request = request = IncomingRequest()
+        request.target = url
         self._receiving = True
         self._in_body = False
         if self._exchange is None:
             self._since_s = monotonic()
-
-    def on_url(self, url: bytes) -> None:
-        self._request.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_body:  # later ones are trailers, which nobody reads
@@ -120,8 +118,9 @@ class ClientConnection(asyncio.Protocol):
         request, parser = self._request, self._parser
         self._in_body = True
         request.method = parser.get_method()
-        request.http10 = parser.get_http_version() == "1.0"
-        request.keep_alive = parser.should_keep_alive() and not request.http10
+        request.keep_alive = parser.should_keep_alive()
+        if (not request.keep_alive or request.connection is not None) and parser.get_http_version() == "1.0":
+            request.http10, request.keep_alive = True, False
         request.head_complete()
         limits = self._path.settings.limits
         if self._received_bytes > limits.head_bytes and request.head_bytes > limits.head_bytes:

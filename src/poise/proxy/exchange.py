@@ -8,19 +8,12 @@ from typing import TYPE_CHECKING
 from poise.core.decision import Send, Wait
 from poise.core.errors import Refusal
 from poise.core.request import Outcome
-from poise.proxy.answer import (
-    DROPPED_FROM_ANSWERS,
-    STREAM_HEADERS,
-    PlainAnswer,
-    StreamAnswer,
-    is_event_stream,
-    kept_headers,
-)
+from poise.proxy.answer import STREAM_HEADERS, PlainAnswer, StreamAnswer
 from poise.proxy.request_log import RequestLine
 from poise.proxy.retry import STALE, TIMED_OUT, UNREACHABLE, Failure, FailureKind
 from poise.wire import facts as request_facts
-from poise.wire.answers import RefusedInStream, TokenUsage
-from poise.wire.http import Headers, error_body, error_event, refusal_headers, status_line
+from poise.wire.answers import RefusedInStream, Usage
+from poise.wire.http import AnswerHead, error_body, error_event, refusal_headers, status_line
 
 if TYPE_CHECKING:
     from poise.fleet.ticket import Ticket
@@ -75,7 +68,7 @@ class Exchange:
         self.request_generates = route.generates
         self.stage = Stage.WAITING
         self.answer: PlainAnswer | StreamAnswer | None = None
-        self.usage: TokenUsage | None = None
+        self.usage: Usage | None = None
         self.active = False
         """Set by the answer whenever bytes arrive, cleared by `tick`."""
         self._attempts = 0
@@ -166,14 +159,14 @@ class Exchange:
 
     # -- the replica's side
 
-    def answer_begins(self, status: int, headers: Headers) -> None:
+    def answer_begins(self, head: AnswerHead) -> None:
         """The head of the answer has come; it says little yet."""
         route = self._request.route
         assert route is not None
-        if is_event_stream(status, headers):
-            self.answer = StreamAnswer(self, status, headers, route.stream_end)
+        if head.events:
+            self.answer = StreamAnswer(self, head, route.stream_end)
         else:
-            self.answer = PlainAnswer(self, status, headers, hold=route.generates or status >= 400)
+            self.answer = PlainAnswer(self, head, hold=route.generates or head.status >= 400)
 
     def answer_ends(self) -> None:
         """The answer's body is complete, and its connection is in the pool again or closed."""
@@ -181,14 +174,13 @@ class Exchange:
         if self.answer is not None and self.stage is not Stage.ENDED:
             self.answer.end()
 
-    def upgraded(self, connection: "UpstreamConnection", headers: Headers, rest: bytes) -> None:
+    def upgraded(self, connection: "UpstreamConnection", head: AnswerHead, rest: bytes) -> None:
         """The replica has switched protocols: from now on bytes are passed on as they come, both ways."""
         self._upstream = None
         self.first_output()
         self.stage = Stage.TUNNELLED
-        head = [status_line(101), *kept_headers(headers, DROPPED_FROM_ANSWERS)]
-        head.append(b"connection: upgrade\r\nupgrade: websocket\r\n\r\n")
-        self._client.tunnel_to(connection, b"".join(head), rest)
+        lines = [status_line(101), *head.lines, b"connection: upgrade\r\nupgrade: websocket\r\n\r\n"]
+        self._client.tunnel_to(connection, b"".join(lines), rest)
 
     def refused(self, kept: PlainAnswer, status: int) -> None:
         """The replica answered with a 5xx: try elsewhere, else pass its own answer on."""
@@ -382,18 +374,17 @@ class Exchange:
         counters.end_to_end_s.observe(duration_s)
         usage = self.usage
         if usage is not None:
-            counters.prompt_tokens += usage.prompt or 0
-            counters.output_tokens += usage.output or 0
+            counters.prompt_tokens += usage[0] or 0
+            counters.output_tokens += usage[1] or 0
         if path.log is not None:
             path.log.write(self._line(outcome, status, duration_s, error))
         self._client.exchange_ended(request)
 
     def _line(self, outcome: Outcome, status: int, duration_s: float, error: str | None) -> RequestLine:
-        request, usage = self._request, self.usage
+        request, facts, route = self._request, self._facts, self._request.route
+        prompt_tokens, output_tokens = self.usage or (None, None)
         return RequestLine(
-            request_id=request.request_id.decode(), route=request.route.name if request.route else "",
-            outcome=outcome, status=status, replica=self.out.replica, reason=self._reason or None,
-            attempts=self._attempts, model=self._facts.model, stream=self._facts.stream, key=request.key_name,
-            first_output_s=self._first_output_s, duration_s=duration_s,
-            prompt_tokens=usage.prompt if usage else None, output_tokens=usage.output if usage else None, error=error,
+            request.request_id.decode(), route.name if route else "", outcome, status, self.out.replica,
+            self._reason or None, self._attempts, facts.model, facts.stream, request.key_name, self._first_output_s,
+            duration_s, prompt_tokens, output_tokens, error,
         )  # fmt: skip

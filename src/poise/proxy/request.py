@@ -4,7 +4,7 @@ from enum import IntEnum, auto
 
 from poise.proxy.routes import Route
 from poise.wire.facts import SESSION_HEADERS, USER_HEADERS
-from poise.wire.http import HOP_BY_HOP
+from poise.wire.http import HOP_BY_HOP, connection_tokens, without
 
 
 class HeaderKind(IntEnum):
@@ -123,9 +123,9 @@ class IncomingRequest:
     def head_complete(self) -> None:
         """All headers are in: drop those that `Connection` names, and split the target."""
         if self.connection is not None:
-            named = {token.strip().lower() for token in self.connection.split(b",")} - _PLAIN_CONNECTION
+            named = connection_tokens(self.connection) - _PLAIN_CONNECTION
             if named:
-                self._drop(named)
+                self.head = without(self.head, named)
         target = self.target
         if not target.startswith(b"/") and b"://" in target:
             # absolute-form (RFC 9112 3.2.2): what follows the authority is the path
@@ -138,14 +138,6 @@ class IncomingRequest:
     def head_bytes(self) -> int:
         """Size of the parts of the head that are kept."""
         return len(self.target) + sum(map(len, self.head))
-
-    def _drop(self, names: set[bytes]) -> None:
-        head = self.head
-        kept: list[bytes] = []
-        for index in range(0, len(head), 4):
-            if head[index].lower() not in names:
-                kept += head[index : index + 4]
-        self.head = kept
 
     @property
     def wants_websocket(self) -> bool:

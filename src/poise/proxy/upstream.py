@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, cast
 import httptools
 
 from poise.proxy.retry import LOST, MALFORMED, STALE, Failure
+from poise.wire.http import AnswerHead
 
 if TYPE_CHECKING:
     from poise.proxy.connections import ReplicaConnections
     from poise.proxy.exchange import Exchange
-
-BODILESS = (204, 304)
 
 
 class UpstreamConnection(asyncio.Protocol):
@@ -60,14 +59,16 @@ class UpstreamConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            exchange.upgraded(self, self._headers, data[upgrade.args[0] :])
+            exchange.upgraded(self, AnswerHead(101, self._headers), data[upgrade.args[0] :])
             return
         except httptools.HttpParserError:
             self._fail(MALFORMED)
             return
         if self._head_complete:
             self._head_complete = False
-            exchange.answer_begins(self._parser.get_status_code(), self._headers)
+            head = AnswerHead(self._parser.get_status_code(), self._headers)
+            self._until_close = not head.framed
+            exchange.answer_begins(head)
         answer = exchange.answer
         parts = self._parts
         if parts:
@@ -100,12 +101,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        status = self._parser.get_status_code()
-        if status >= 200:
-            self._head_complete = True
-            self._until_close = status not in BODILESS and not any(
-                name.lower() in (b"content-length", b"transfer-encoding") for name, _ in self._headers
-            )
+        self._head_complete = self._parser.get_status_code() >= 200
 
     def on_message_complete(self) -> None:
         status = self._parser.get_status_code()

@@ -9,62 +9,11 @@ from dataclasses import dataclass
 
 import msgspec
 
+from poise.wire.answer_schema import Event, TokenUsage, decode_error, decode_event, decode_plain, decode_usage
 from poise.wire.sse import event_lines
 
-
-class _ErrorBody(msgspec.Struct):
-    message: str | None = None
-    type: str | None = None
-    code: msgspec.Raw = msgspec.Raw(b"")
-
-
-class _Event(msgspec.Struct):
-    error: msgspec.Raw = msgspec.Raw(b"")
-    type: str | None = None
-
-
-class TokenUsage(msgspec.Struct, frozen=True):
-    """Token counts as the replica gave them, under the names of the chat and of the responses and messages APIs."""
-
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-
-    @property
-    def prompt(self) -> int | None:
-        """Prompt tokens, None if not said."""
-        return self.input_tokens if self.prompt_tokens is None else self.prompt_tokens
-
-    @property
-    def output(self) -> int | None:
-        """Output tokens, None if not said."""
-        return self.output_tokens if self.completion_tokens is None else self.completion_tokens
-
-
-class _Choice(msgspec.Struct):
-    finish_reason: str | None = None
-
-
-class _PlainAnswer(msgspec.Struct):
-    choices: list[_Choice] = []
-    usage: TokenUsage | None = None
-    stop_reason: str | None = None
-
-
-class _InnerResponse(msgspec.Struct):
-    usage: TokenUsage | None = None
-
-
-class _UsageEvent(msgspec.Struct):
-    usage: TokenUsage | None = None
-    response: _InnerResponse | None = None
-
-
-_decode_event = msgspec.json.Decoder(_Event).decode
-_decode_error = msgspec.json.Decoder(_ErrorBody).decode
-_decode_plain = msgspec.json.Decoder(_PlainAnswer).decode
-_decode_usage = msgspec.json.Decoder(_UsageEvent).decode
+Usage = tuple[int | None, int | None]
+"""Prompt and output tokens as the replica counted them, None where it did not say."""
 
 NO_OUTPUT_TYPES = frozenset({"response.created", "response.in_progress", "response.queued", "ping"})
 """Event types that a server sends before the model has produced anything."""
@@ -99,7 +48,7 @@ def first_verdict(block: bytes) -> RefusedInStream | bool:
         if not data:
             continue
         try:
-            event = _decode_event(data)
+            event = decode_event(data)
         except msgspec.DecodeError:
             return True
         if kind == b"error" or event.type == "error" or _is_something(event.error):
@@ -113,9 +62,9 @@ def _is_something(raw: msgspec.Raw) -> bool:
     return bytes(raw) not in (b"", b"null", b"{}", b'""')
 
 
-def _error_status(event: _Event) -> int:
+def _error_status(event: Event) -> int:
     try:
-        error = _decode_error(event.error)
+        error = decode_error(event.error)
     except msgspec.DecodeError:
         return 500
     code = bytes(error.code).strip(b'"')
@@ -164,25 +113,35 @@ def has_response_end(tail: bytes) -> bool:
     return _RESPONSE_END.search(tail) is not None
 
 
-def stream_usage(tail: bytes) -> TokenUsage | None:
+def stream_usage(tail: bytes) -> Usage | None:
     """The last `usage` object in a block of complete events, None if there is none."""
     for _, data in reversed(event_lines(tail)):
         if b'"usage"' in data:
             try:
-                event = _decode_usage(data)
+                event = decode_usage(data)
             except msgspec.DecodeError:
                 continue
             found = event.usage or (event.response.usage if event.response else None)
             if found is not None:
-                return found
+                return _counts(found)
     return None
 
 
-def plain_verdict(body: bytes) -> tuple[bool, TokenUsage | None]:
+def plain_verdict(body: bytes) -> tuple[bool, Usage | None]:
     """(whether the engine broke the answer off, its usage) of a whole plain answer; what cannot be read is fine."""
     try:
-        answer = _decode_plain(body)
+        answer = decode_plain(body)
     except msgspec.DecodeError:
         return False, None
-    broken_off = answer.stop_reason == "abort" or any(choice.finish_reason == "abort" for choice in answer.choices)
-    return broken_off, answer.usage
+    usage = None if answer.usage is None else _counts(answer.usage)
+    if answer.stop_reason == "abort":
+        return True, usage
+    for choice in answer.choices:
+        if choice.finish_reason == "abort":
+            return True, usage
+    return False, usage
+
+
+def _counts(usage: TokenUsage) -> Usage:
+    prompt, output = usage.prompt_tokens, usage.completion_tokens
+    return usage.input_tokens if prompt is None else prompt, usage.output_tokens if output is None else output

@@ -11,6 +11,17 @@ import xxhash
 from msgspec import Raw
 
 from poise.core.request import RequestFacts
+from poise.wire.body_schema import (
+    FIELD_DECODERS,
+    Body,
+    Content,
+    Message,
+    Part,
+    decode_body,
+    decode_messages,
+    decode_raw_body,
+    decode_text,
+)
 
 SESSION_HEADERS = (b"x-session-id", b"x-session-affinity", b"x-claude-code-session-id", b"session-id", b"session_id")
 """Headers that name a conversation, lower case; the first that is present counts."""
@@ -32,72 +43,13 @@ and memory that a hostile body such as `[{},{},...]` can cost."""
 OUTPUT_LIMIT_TOKENS = 2**31
 """Larger limits count as this, to keep sums of them exact."""
 
-_ABSENT = Raw(b"")
 _NUMBER_STARTS = frozenset(b"%c" % digit for digit in b"-0123456789")
 
 _Prompt = tuple[int, list[bytes]]
 """Prompt tokens, and the texts and media of the first turn in order, empty if the request has no turns."""
 
 
-class _Text(msgspec.Struct, gc=False):
-    text: str = ""
-
-
-class _Part(msgspec.Struct, gc=False):
-    """One part of a message's content, in the chat, responses or messages API."""
-
-    text: str = ""
-    content: str | list[_Text] | None = None
-    """A tool's result."""
-    input: Raw = _ABSENT
-    """A tool call's arguments."""
-    image_url: Raw = _ABSENT
-    video_url: Raw = _ABSENT
-    audio_url: Raw = _ABSENT
-    input_audio: Raw = _ABSENT
-    source: Raw = _ABSENT
-
-
-_Content = str | list[_Part] | None
-
-
-class _Message(msgspec.Struct, gc=False):
-    """One chat message, or one item of a responses `input`."""
-
-    role: str = ""
-    content: _Content = None
-    tool_calls: Raw = _ABSENT
-    arguments: Raw = _ABSENT
-    output: Raw = _ABSENT
-
-
-class _Body(msgspec.Struct, gc=False):
-    model: str | None = None
-    stream: bool | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    max_output_tokens: int | None = None
-    messages: list[_Message] | None = None
-    system: _Content = None
-    instructions: str | None = None
-    tools: Raw = _ABSENT
-    prompt: Raw = _ABSENT
-    input: Raw = _ABSENT
-    query: Raw = _ABSENT
-    documents: Raw = _ABSENT
-    prompt_cache_key: Raw = _ABSENT
-    session_id: Raw = _ABSENT
-    user: Raw = _ABSENT
-
-
-_FIELDS = {field.name: msgspec.json.Decoder(field.type) for field in msgspec.structs.fields(_Body)}
 _PROMPT_FIELDS = ("messages", "system", "instructions", "prompt", "input")
-_RawBody = msgspec.defstruct("_RawBody", [(name, Raw, _ABSENT) for name in _FIELDS], gc=False)
-
-_decode_body = msgspec.json.Decoder(_Body).decode
-_decode_raw_body = msgspec.json.Decoder(_RawBody).decode
-_decode_text = msgspec.json.Decoder(str).decode
-_decode_messages = msgspec.json.Decoder(list[_Message]).decode
 _UNREADABLE = (msgspec.MsgspecError, RecursionError)
 _hash = xxhash.xxh3_64_intdigest
 
@@ -135,28 +87,28 @@ def _turn_session(first_turn: list[bytes], user_key: bytes | None) -> int | None
     return fingerprint if size >= PREFIX_BLOCK_BYTES else None
 
 
-def _decode(body: bytes) -> _Body:
+def _decode(body: bytes) -> Body:
     if len(body) <= DECODED_BODY_BYTES:
         try:
-            return _decode_body(body)
+            return decode_body(body)
         except _UNREADABLE:
             pass
     return _decode_by_field(body)
 
 
-def _decode_by_field(body: bytes) -> _Body:
+def _decode_by_field(body: bytes) -> Body:
     """What can be read of a body in which some field cannot, or which is too large for its prompt to be read."""
     try:
-        raw = _decode_raw_body(body)
+        raw = decode_raw_body(body)
     except _UNREADABLE:
-        return _Body()
+        return Body()
     known: dict[str, Any] = {}
-    for name, decoder in _FIELDS.items():
+    for name, decoder in FIELD_DECODERS.items():
         value = getattr(raw, name)
         if value and (len(body) <= DECODED_BODY_BYTES or name not in _PROMPT_FIELDS):
             with suppress(*_UNREADABLE):
                 known[name] = decoder.decode(value)
-    return _Body(**known)
+    return Body(**known)
 
 
 def _key(value: Raw) -> bytes | None:
@@ -166,11 +118,11 @@ def _key(value: Raw) -> bytes | None:
     text = bytes(value)
     if text[:1] == b'"':
         with suppress(*_UNREADABLE):
-            return _decode_text(text).encode() or None
+            return decode_text(text).encode() or None
     return text if text[:1] in _NUMBER_STARTS else None
 
 
-def _read_prompt(fields: _Body) -> _Prompt:
+def _read_prompt(fields: Body) -> _Prompt:
     if fields.messages is not None:
         return _read_messages(fields.messages, fields.system)
     with suppress(*_UNREADABLE):
@@ -187,23 +139,23 @@ def _read_input(data: bytes, system: str | None, head: int | None) -> _Prompt:
     `head` is how many bytes of it stand for the first turn, None for all.
     """
     if data[:1] == b'"':
-        pieces = [text.encode() for text in (system, _decode_text(data)) if text]
+        pieces = [text.encode() for text in (system, decode_text(data)) if text]
         return sum(map(len, pieces)) // BYTES_PER_TOKEN, [piece[:head] for piece in pieces]
     if data[:1] != b"[":
         return 0, []
     item = data[1:].lstrip()[:1]
     if item == b"{":
-        return _read_messages(_decode_messages(data), system)
+        return _read_messages(decode_messages(data), system)
     if item == b'"':
         return len(data) // BYTES_PER_TOKEN, []
     tokens = 0 if item == b"]" else data.count(b",") + 1
     return tokens, [] if item == b"[" else [data[:head]]
 
 
-def _read_messages(messages: list[_Message], system: _Content) -> _Prompt:
+def _read_messages(messages: list[Message], system: Content) -> _Prompt:
     """The first turn is all up to the first user message: the system prompts, and a greeting if there is one."""
     if system is not None:
-        messages = [_Message("system", system), *messages]
+        messages = [Message("system", system), *messages]
     size = 0
     first_turn: list[bytes] = []
     in_first_turn = True
@@ -224,7 +176,7 @@ def _read_messages(messages: list[_Message], system: _Content) -> _Prompt:
     return size // BYTES_PER_TOKEN, first_turn
 
 
-def _part_bytes(part: _Part) -> int:
+def _part_bytes(part: Part) -> int:
     """Size of a part's text; media have none."""
     result = part.content
     size = len(part.text.encode()) + len(part.input)
@@ -234,7 +186,7 @@ def _part_bytes(part: _Part) -> int:
     return size
 
 
-def _part_identity(part: _Part) -> bytes:
+def _part_identity(part: Part) -> bytes:
     """A part's text, or its media as they stand. Not the whole part: clients move cache marks between turns."""
     media = (part.image_url, part.video_url, part.audio_url, part.input_audio, part.source)
     return part.text.encode() or b"".join(media)

@@ -1,6 +1,6 @@
 """HTTP/1.1 heads as bytes: what is dropped, what is added, what the gateway answers itself."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from http import HTTPStatus
 
 import msgspec
@@ -18,6 +18,11 @@ HOP_BY_HOP = frozenset(
 )  # fmt: skip
 """Headers that belong to one connection (RFC 9110 7.6.1 and what precedes it in practice)."""
 
+DROPPED_FROM_ANSWERS = HOP_BY_HOP | {b"content-length", b"x-request-id", b"x-poise-replica", b"x-poise-reason"}
+"""What the gateway writes itself, or nobody may."""
+BODILESS = frozenset({204, 304})
+"""Final statuses whose answers have no body, whatever their head says."""
+
 Headers = Sequence[tuple[bytes, bytes]]
 
 _encode = msgspec.json.Encoder().encode
@@ -28,13 +33,60 @@ def status_line(status: int) -> bytes:
     return b"HTTP/1.1 %d %b\r\n" % (status, REASONS.get(status, b"Unknown"))
 
 
-def connection_tokens(headers: Headers) -> frozenset[bytes]:
-    """Names in the `Connection` headers, lower case: each is a header for this connection alone."""
-    tokens: set[bytes] = set()
-    for name, value in headers:
-        if name.lower() == b"connection":
-            tokens.update(token.strip().lower() for token in value.split(b","))
-    return frozenset(tokens)
+class AnswerHead:
+    """A replica's answer head, read once: `lines` are the headers that the caller gets, flat and ready to be joined.
+
+    `length` is the body's length if the replica said it; `framed` says whether its end can be told without the
+    connection's; `events` whether it is an event stream whose events can be read.
+    """
+
+    __slots__ = ("events", "framed", "length", "lines", "status")
+
+    def __init__(self, status: int, headers: Headers) -> None:
+        self.status = status
+        self.length: int | None = None
+        self.framed = status in BODILESS
+        self.events = False
+        self.lines: list[bytes] = []
+        encoded = False
+        connection = b""
+        for name, value in headers:
+            lower = name.lower()
+            if lower in DROPPED_FROM_ANSWERS:
+                if lower == b"content-length":
+                    self.length, self.framed = int(value), True
+                elif lower == b"transfer-encoding":
+                    self.framed = True
+                elif lower == b"connection":
+                    connection = value
+                continue
+            if lower == b"content-type":
+                self.events = 200 <= status < 300 and value[:17].lower() == b"text/event-stream"
+            elif lower == b"content-encoding":
+                encoded = value.lower() != b"identity"
+            self.lines += (name, b": ", value, b"\r\n")
+        self.events = self.events and not encoded
+        if connection and connection.lower() not in (b"close", b"keep-alive"):
+            self.drop(*connection_tokens(connection))
+
+    @property
+    def bodiless(self) -> bool:
+        """Whether the answer can have no body."""
+        return self.status in BODILESS
+
+    def drop(self, *names: bytes) -> None:
+        """Leave out the headers with these lower-case names."""
+        self.lines = without(self.lines, names)
+
+
+def without(lines: list[bytes], names: Collection[bytes]) -> list[bytes]:
+    """Flat header lines (name, `: `, value, line end) less those with the lower-case `names`."""
+    return [part for i in range(0, len(lines), 4) if lines[i].lower() not in names for part in lines[i : i + 4]]
+
+
+def connection_tokens(value: bytes) -> set[bytes]:
+    """Names in a `Connection` header's value, lower case: each is a header for this connection alone."""
+    return {token.strip().lower() for token in value.split(b",")}
 
 
 def answer(status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]] = (), *, close: bool = False) -> bytes:

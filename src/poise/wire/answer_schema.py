@@ -1,0 +1,59 @@
+"""The few fields of answers and events that the gateway reads, as msgspec structures; all others are skipped."""
+
+import msgspec
+
+
+class ErrorBody(msgspec.Struct):
+    """The `error` object of an error event."""
+
+    type: str | None = None
+    code: msgspec.Raw = msgspec.Raw(b"")
+
+
+class Event(msgspec.Struct):
+    """Any event: is it an error, and what does it call itself?"""
+
+    error: msgspec.Raw = msgspec.Raw(b"")
+    type: str | None = None
+
+
+class TokenUsage(msgspec.Struct):
+    """Token counts under the names of the chat API (first two) and of the responses and messages APIs."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+class Choice(msgspec.Struct):
+    """One choice of a plain answer."""
+
+    finish_reason: str | None = None
+
+
+class PlainBody(msgspec.Struct):
+    """A plain answer of the chat, completions or messages API."""
+
+    choices: list[Choice] = []
+    usage: TokenUsage | None = None
+    stop_reason: str | None = None
+
+
+class InnerResponse(msgspec.Struct):
+    """The response inside an event of the responses API."""
+
+    usage: TokenUsage | None = None
+
+
+class UsageEvent(msgspec.Struct):
+    """An event that may carry usage."""
+
+    usage: TokenUsage | None = None
+    response: InnerResponse | None = None
+
+
+decode_event = msgspec.json.Decoder(Event).decode
+decode_error = msgspec.json.Decoder(ErrorBody).decode
+decode_plain = msgspec.json.Decoder(PlainBody).decode
+decode_usage = msgspec.json.Decoder(UsageEvent).decode
