@@ -46,7 +46,8 @@ def busy() -> ApiError:
     return ApiError(
         503,
         "Service Unavailable",
-        "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance.",
+        "The engine is currently busy and cannot accept new requests. "
+        "Please try again later or on a different instance.",
     )
 
 

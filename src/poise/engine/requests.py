@@ -57,7 +57,8 @@ class ChatBody(Body, kw_only=True):
 class CompletionBody(Body, kw_only=True):
     """`/v1/completions`, and `/tokenize` with a prompt."""
 
-    prompt: str | list[int] | list[str] | list[list[int]]
+    prompt: str | list[Any]
+    """Text, token ids, or a list of one of either."""
 
 
 class ResponsesBody(Body, kw_only=True):
@@ -81,7 +82,7 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True):
     """`/v1/embeddings`."""
 
     model: str | None = None
-    input: str | list[str] | list[int] | list[list[int]]
+    input: str | list[Any]
 
 
 class DetokenizeBody(msgspec.Struct, kw_only=True):
@@ -187,16 +188,15 @@ def chat_prompt(messages: list[Message], tools: Any) -> bytes:
     return pad(b"".join([*parts, b"<|assistant|>"]))
 
 
-def plain_prompt(prompt: str | list[int] | list[str] | list[list[int]]) -> bytes:
+def plain_prompt(prompt: str | list[Any]) -> bytes:
     """The text of a completion's prompt, padded to whole tokens. Raises `ApiError` for several prompts or none."""
     if isinstance(prompt, str):
         return pad(prompt.encode())
-    if prompt and isinstance(prompt[0], int):
-        return pad(from_token_ids([number for number in prompt if isinstance(number, int)]))
-    if len(prompt) != 1:
-        raise bad_value(f"this simulated engine takes one prompt a request, got {len(prompt)}", "prompt")
-    only = prompt[0]
-    return pad(only.encode()) if isinstance(only, str) else plain_prompt(only) if isinstance(only, list) else b""
+    if prompt and all(isinstance(number, int) for number in prompt):
+        return pad(from_token_ids(prompt))
+    if len(prompt) == 1 and isinstance(prompt[0], str | list):
+        return plain_prompt(prompt[0])
+    raise bad_value(f"this simulated engine takes one text or list of token ids, got {len(prompt)} items", "prompt")
 
 
 def _wanted(body: Body, prompt: bytes, max_tokens: int | None, *, chat: bool) -> Wanted:

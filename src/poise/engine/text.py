@@ -1,7 +1,7 @@
 """Text as the simulated engine sees it: four bytes are one token, and blocks of text are known by chained hashes.
 
-Two prompts that begin alike share blocks, and an answer that comes back in the next turn of its conversation is found in
-the cache, as in a real engine: an answer is made of tokens of exactly four bytes, and prompts are padded to whole tokens.
+Two prompts that begin alike share blocks, and an answer that comes back in the next turn of its conversation is found
+in the cache, as in a real engine: an answer's tokens are exactly four bytes, and prompts are padded to whole tokens.
 """
 
 import random

@@ -27,6 +27,11 @@ class Engine:
         return self._batch is not None
 
     @property
+    def step_tokens(self) -> int:
+        """Tokens that the step in progress computes, 0 if there is none."""
+        return self._batch.tokens if self._batch else 0
+
+    @property
     def running(self) -> int:
         """Sequences that hold blocks and are computed."""
         return len(self.scheduler.running)
