@@ -1,6 +1,5 @@
 """The composition root: builds every part of the gateway, and owns the order in which they start and stop."""
 
-import errno
 import socket
 from contextlib import AsyncExitStack
 from random import Random
@@ -9,18 +8,15 @@ from typing import Self
 
 from poise.admin.metrics import Sources
 from poise.admin.server import AdminServer, admin_app
+from poise.app.errors import PortError, StartError
 from poise.config.parts import data_path_settings, key_ring, policy, replica_specs, telemetry_settings
 from poise.config.settings import Settings
-from poise.core.errors import ConfigError, PoiseError
+from poise.core.errors import ConfigError
 from poise.fleet.fleet import Fleet
 from poise.proxy.data_path import DataPath
 from poise.proxy.request_log import RequestLog
 from poise.routing.registry import policy_name
 from poise.telemetry.poller import Poller
-
-
-class StartError(PoiseError):
-    """The settings are right, but the machine does not allow what they ask for."""
 
 
 class Gateway:
@@ -84,7 +80,7 @@ class Gateway:
             try:
                 await self.data_path.start()
             except OSError as error:
-                raise _cannot_listen(self.settings.host, self.settings.port, error) from None
+                raise PortError(self.settings.host, self.settings.port, error) from None
             parts.push_async_callback(lambda: self.data_path.close(self._drain_s))
             self._parts = parts.pop_all()
 
@@ -118,16 +114,4 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        raise _cannot_listen(host, port, error) from None
-
-
-def _cannot_listen(host: str, port: int, error: OSError) -> StartError:
-    hints = {
-        errno.EADDRINUSE: "another process has it: choose another port, or stop that process",
-        errno.EACCES: "ports below 1024 need rights: choose a higher one",
-    }
-    reason = "the port is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
-    return StartError(
-        f"cannot listen on {host} port {port}: {reason}",
-        hint=hints.get(error.errno or 0, "give an address of this machine, 127.0.0.1 or 0.0.0.0"),
-    )
+        raise PortError(host, port, error) from None

@@ -1,13 +1,13 @@
 """Runs a gateway until a signal ends it."""
 
 import asyncio
-import signal
 from collections.abc import Callable
 
 import uvloop
 
 from poise.app.gateway import Gateway
 from poise.app.log import configure_log
+from poise.app.signals import stop_signal
 from poise.config.settings import Settings
 from poise.core.clock import monotonic_s
 
@@ -34,21 +34,6 @@ async def _serve(settings: Settings, say: Callable[[str], None]) -> None:
         await stopped.wait()
         say(f"stopping: open requests have {settings.timeouts.drain_s:g} s to end; once more to stop at once")
         await gateway.close(settings.timeouts.drain_s)
-
-
-def stop_signal() -> asyncio.Event:
-    """Set by the first SIGINT or SIGTERM, after which both have their usual effect again."""
-    loop = asyncio.get_running_loop()
-    stopped = asyncio.Event()
-
-    def stop() -> None:
-        stopped.set()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
-    return stopped
 
 
 def example_request(port: int, model: str | None) -> str:

@@ -6,7 +6,7 @@ import typer
 from typer.core import TyperGroup
 
 from poise import __version__
-from poise.cli import check_config, policies, serve
+from poise.cli import check_config, demo, engine, policies, serve
 from poise.core.errors import ConfigError, PoiseError
 
 FAILED, WRONG_USAGE = 1, 2
@@ -34,6 +34,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
 app.command("serve", cls=serve.ServeCommand)(serve.serve)
+app.command("demo")(demo.demo)
+app.command("engine")(engine.engine)
 app.command("policies")(policies.policies)
 app.command("check-config")(check_config.check_config)
 
