@@ -10,6 +10,8 @@ ASK_AGAIN_S = 0.1
 """How long a request waits before it asks again, should no change of the fleet wake it earlier."""
 KNOWN_TERM_MASKS = 16
 """Number of values of `FleetView.known_terms`: four terms, known or not."""
+EQUAL_SCORES = 1e-9
+"""Scores this close are equal: charges that come and go leave the last bits of a float different."""
 
 
 def candidates(fleet: FleetView, tried: Collection[int]) -> list[ReplicaView]:
@@ -32,8 +34,8 @@ def fewest_requests(replica: ReplicaView) -> tuple[int, int]:
 def least_loaded(replicas: Sequence[ReplicaView], weights: LoadWeights | None, reason: str) -> Send:
     """Send to the least load score, ties as in `fewest_requests`; the terms are all scores. `replicas` is not empty."""
     terms = [(replica.slot, load_score(replica, weights)) for replica in replicas]
-    least = min(score for _, score in terms)
-    tied = [replica for replica, (_, score) in zip(replicas, terms, strict=True) if score == least]
+    limit = min(score for _, score in terms) + EQUAL_SCORES
+    tied = [replica for replica, (_, score) in zip(replicas, terms, strict=True) if score <= limit]
     return Send(min(tied, key=fewest_requests).slot, reason, terms)
 
 
