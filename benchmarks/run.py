@@ -13,7 +13,7 @@ from typing import Any
 
 from harness import load, machine, results
 from harness.plot import plot
-from harness.processes import StartError, port_is_free
+from harness.processes import StartError, port_is_free, raise_priority
 from harness.report import page, section
 from harness.results import RouterResult
 from harness.routers import DIRECT, PORT, REPLICA_PORT, ROOT, ROUTERS, WORK, Router, from_command
@@ -158,6 +158,7 @@ def main() -> int:
         sys.exit(f"port {PORT} or {REPLICA_PORT} is in use\nhint: another benchmark may be running")
     os.chdir(ROOT)
     os.sched_setaffinity(0, {machine.LOAD_CORE})
+    raise_priority(os.getpid())
     load.build()
     bench = Bench(arguments)
     started = time.monotonic()

@@ -128,7 +128,7 @@ class Meter:
 
 
 def wait_until_quiet(deadline_s: float) -> bool:
-    """Waits until both cores were nearly idle for a fifth of a second. False where they were not in `deadline_s` seconds."""
+    """Waits until both cores were nearly idle for `QUIET_S`. False where they were not in `deadline_s` seconds."""
     end = time.monotonic() + deadline_s
     while time.monotonic() < end:
         before = [read_core(core).busy_s for core in (ROUTER_CORE, LOAD_CORE)]
