@@ -1,9 +1,9 @@
 """Replays recorded runs of real vLLM 0.19 through the engine model and prints how far off it is.
 
-    .venv/bin/python benchmarks/validate_engine_model.py [--data DIR] [--fit]
+    .venv/bin/python benchmarks/validate_engine_model.py [--data DIR] [--fit | --write]
 
-TTFT runs from arrival to first token, TPOT is (E2E - TTFT) / (output tokens - 1). `--fit` fits the constants of the
-RTX PRO 6000 to its step table instead.
+TTFT runs from arrival to first token, TPOT is (E2E - TTFT) / (output tokens - 1). `--write` also writes the table to
+benchmarks/results/engine_model.md. `--fit` shows how well the formula describes the RTX PRO 6000's step table instead.
 """
 
 import argparse
@@ -124,9 +124,8 @@ def report(data: Path) -> str:
         real = [latency(r.arrival_s, r.first_token_s, r.last_token_s, r.output_tokens) for r in run]
         for what, theirs, ours in compare(real, model):
             unit, scale = ("ms", 1000) if what.startswith("TPOT") else ("s", 1)
-            lines.append(
-                f"| {name} | {what} | {theirs * scale:.2f} {unit} | {ours * scale:.2f} {unit} | {ours / theirs - 1:+.1%} |"
-            )
+            error = f"{ours / theirs - 1:+.1%}"
+            lines.append(f"| {name} | {what} | {theirs * scale:.2f} {unit} | {ours * scale:.2f} {unit} | {error} |")
         lines.append(f"| {name} | preemptions | not recorded | {engine.counters.preemptions} | |")
     return "\n".join(lines)
 
@@ -146,7 +145,9 @@ def read_steps(path: Path) -> list[MeasuredStep]:
         decodes, chunk = int(row["n_decode"]), int(row["prefill_chunk"])
         context = decodes * int(row["kv_decode"])
         requests = decodes + (chunk > 0)
-        steps.append(MeasuredStep(int(row["num_tokens"]), chunk * chunk / 2, context, requests, float(row["step_us"]) / 1e6))
+        steps.append(
+            MeasuredStep(int(row["num_tokens"]), chunk * chunk / 2, context, requests, float(row["step_us"]) / 1e6)
+        )
     return steps
 
 
@@ -174,18 +175,29 @@ def fit(steps: list[MeasuredStep], start: StepTimes) -> StepTimes:
     return best
 
 
+RESULTS_HEAD = """# The engine model beside recorded runs of real vLLM 0.19
+
+Made by `.venv/bin/python benchmarks/validate_engine_model.py --write`. How the constants came about, and what the numbers
+mean: [docs/engine-model.md](../../docs/engine-model.md).
+
+"""
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=HERE / "data" / "validation")
-    parser.add_argument("--fit", action="store_true", help="fit the RTX PRO 6000 constants to its step table")
+    parser.add_argument("--fit", action="store_true", help="fit the formula to the RTX PRO 6000's step table")
+    parser.add_argument("--write", action="store_true", help="write the table to benchmarks/results/engine_model.md")
     arguments = parser.parse_args()
     if arguments.fit:
         steps = read_steps(arguments.data / STEP_TABLE)
-        fitted = fit(steps, PRO_6000_LLAMA_8B)
-        print(f"in use:  {PRO_6000_LLAMA_8B} error {step_error(PRO_6000_LLAMA_8B, steps):.2%}")
-        print(f"fitted:  {fitted} error {step_error(fitted, steps):.2%}")
+        for what, times in (("in use", PRO_6000_LLAMA_8B), ("fitted", fit(steps, PRO_6000_LLAMA_8B))):
+            print(f"{what}: mean error {step_error(times, steps):.1%} over {len(steps)} steps, {times}")
         return
-    print(report(arguments.data))
+    table = report(arguments.data)
+    print(table)
+    if arguments.write:
+        (HERE / "results" / "engine_model.md").write_text(RESULTS_HEAD + table + "\n")
 
 
 if __name__ == "__main__":

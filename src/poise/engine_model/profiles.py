@@ -30,7 +30,7 @@ QWEN3_32B = Model(
 )
 
 # Fitted. W is the weights at copy speed; c comes from the card's step table; f, r and k from its recorded run, because
-# the table's decode steps are slower than those recorded (docs/engine-model.md, "What the step table does not explain").
+# the table's decode steps are slower than those recorded (docs/engine-model.md, "What the step table does not say").
 PRO_6000_LLAMA_8B = StepTimes(
     weights_s=10.60e-3,
     compute_s_per_token=43.75e-6,
@@ -109,6 +109,7 @@ PROFILES: dict[str, EngineProfile] = {
             description="Llama-3.1-8B on one RTX 4090, as in the recorded run; predicted from hardware numbers",
             step=derive_step_times(RTX_4090, LLAMA_8B),
             kv_blocks=2588,
+            max_model_len_tokens=32_768,
             limits=SchedulerLimits(max_num_seqs=256, max_num_batched_tokens=2048),
         ),
         EngineProfile(
@@ -116,6 +117,7 @@ PROFILES: dict[str, EngineProfile] = {
             description="Qwen3-32B on two RTX PRO 6000 (TP2), as in the recorded run; predicted from hardware numbers",
             step=derive_step_times(PRO_6000, QWEN3_32B, ranks=2, link=PCIE_5_TWO_SOCKETS),
             kv_blocks=kv_blocks(PRO_6000, QWEN3_32B, weight_bytes=65.5e9, overhead_bytes=1.6 * GIB, ranks=2),
+            max_model_len_tokens=40_960,
             limits=SchedulerLimits(max_num_seqs=128, max_num_batched_tokens=2048),
         ),
     )

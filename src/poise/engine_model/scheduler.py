@@ -303,6 +303,9 @@ class Scheduler:
         del self.running[sequence]
         if sequence.state is SequenceState.DECODE:
             sequence.generated_tokens = self.generated_tokens(sequence)
+            self._grow(
+                sequence, self._kv_tokens(sequence)
+            )  # takes nothing: a last block that is full becomes shareable
             self._context_tokens -= self._context_step - sequence.offset
             del self.decoding[sequence]
 
