@@ -12,6 +12,10 @@ run: $(READY)  ## simulated engines, the gateway, traffic and a live table
 test: $(READY)  ## unit, contract and socket tests, no GPU, no vLLM
 	$(BIN)/python -m pytest -m "not vllm"
 
+test-vllm: $(READY)  ## two real vLLM replicas on the CPU behind the gateway; the first use installs them (2.6 GB)
+	$(BIN)/python tests/vllm/install.py
+	$(BIN)/python -m pytest -m vllm tests/vllm
+
 check: $(READY)  ## lint, types, layers, docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
