@@ -5,10 +5,10 @@ from dataclasses import astuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fleets import Load, fleet_of, loads, ratios
 
 from poise.core.errors import ConfigError
 from poise.routing.load_score import GPU, KV, QUEUE, TIME, LoadWeights, effective_weights, load_score, resolve_missing
+from support.fleets import Load, fleet_of, loads, ratios
 
 WEIGHTS = LoadWeights()
 

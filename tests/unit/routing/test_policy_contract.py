@@ -6,7 +6,6 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fleets import Load, everything_in, fleet_of, loads, serve_each_once
 
 from poise.core.decision import Refuse, Send, Wait
 from poise.core.request import Outcome, RequestFacts
@@ -14,6 +13,7 @@ from poise.fleet.fleet import Fleet
 from poise.fleet.pool import Pool
 from poise.routing.policy import Policy
 from poise.routing.registry import POLICIES, make_policy
+from support.fleets import Load, everything_in, fleet_of, loads, serve_each_once
 
 BY_CHANCE = {"random", "power_of_two"}
 every_policy = pytest.mark.parametrize("name", POLICIES)
@@ -91,7 +91,11 @@ def test_the_order_of_the_replicas_does_not_matter(
     other = make(name).choose(request, shuffled, 0.0, ())
     if isinstance(decision, Send):
         assert isinstance(other, Send)
-        assert (other.slot, other.reason, sorted(other.terms)) == (decision.slot, decision.reason, sorted(decision.terms))
+        assert (other.slot, other.reason, sorted(other.terms)) == (
+            decision.slot,
+            decision.reason,
+            sorted(decision.terms),
+        )
     else:
         assert other == decision
 

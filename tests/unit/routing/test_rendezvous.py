@@ -6,10 +6,10 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fleets import spec
 
 from poise.fleet.replica import Replica
 from poise.routing.rendezvous import rendezvous
+from support.fleets import spec
 
 RANDOM_SESSIONS = [Random(1).getrandbits(64) ^ index for index in range(8000)]
 names = st.lists(st.from_regex(r"[a-z][a-z0-9-]{0,8}", fullmatch=True), min_size=2, max_size=8, unique=True)
