@@ -26,8 +26,11 @@ LINGER_S = 2.0
 read the refusal before its connection is reset."""
 
 
-class ClientConnection(asyncio.Protocol):
-    """Parses requests and starts an `Exchange` for one at a time. Times out slow senders and idle connections."""
+class ClientConnection:
+    """Parses requests and starts an `Exchange` for one at a time. Times out slow senders and idle connections.
+
+    An `asyncio.Protocol` in all but inheritance, which a compiled class cannot have.
+    """
 
     def __init__(self, path: "DataPath") -> None:
         self._path = path
@@ -38,7 +41,7 @@ class ClientConnection(asyncio.Protocol):
         self.on_body = self._parts.append
         self._parser = httptools.HttpRequestParser(self)
         self._receiving = False
-        self._in_body = False
+        self._in_body = self._partial = False
         self._received_bytes = 0
         self._receiving_bytes = 0
         self._buffered_bytes = 0
@@ -106,9 +109,7 @@ class ClientConnection(asyncio.Protocol):
         self._request = request = IncomingRequest()
         request.target = url
         self._receiving = True
-        self._in_body = False
-        if self._exchange is None:
-            self._since_s = monotonic()
+        self._in_body = self._partial = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_body:  # later ones are trailers, which nobody reads
@@ -217,6 +218,10 @@ class ClientConnection(asyncio.Protocol):
     def _check_unfinished(self, received_bytes: int) -> None:
         """Part of a request has come: is it still within its limits?"""
         limits = self._path.settings.limits
+        if not self._partial:
+            self._partial = True
+            if self._exchange is None:
+                self._since_s = monotonic()
         if not self._in_body:
             if self._received_bytes > limits.head_bytes:
                 self._refuse_message(self._path.head_too_large)

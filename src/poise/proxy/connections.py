@@ -3,13 +3,14 @@
 import asyncio
 import ssl
 import time
+from typing import cast
 
 from poise.core.replica import ReplicaAddress
 from poise.proxy.upstream import UpstreamConnection
 
 REUSE_S = 4.0
 """Longest idle time before a connection is retired: vLLM closes idle ones after 5.0 s (uvicorn's default)."""
-CHECK_AFTER_S = 0.005
+CHECK_AFTER_S = 0.5
 """Idle for longer than this, a connection's end may have arrived without the loop having looked at it yet."""
 LEARNED_SHARE = 0.8
 """A replica seen to close after t seconds is trusted with idle connections for this share of t ..."""
@@ -33,12 +34,9 @@ class ReplicaConnections:
         self.head = b" HTTP/1.1\r\nhost: %b\r\n%b" % (address.authority.encode(), rank)
         """What follows method and target in every request to this replica."""
 
-    def take(self) -> UpstreamConnection | None:
+    def take(self, now_s: float) -> UpstreamConnection | None:
         """An idle connection that the replica has not closed and will not have closed when the request gets there."""
         idle = self._idle
-        if not idle:
-            return None
-        now_s = time.monotonic()
         while idle:
             connection = idle.pop()
             idle_s = now_s - connection.idle_since_s
@@ -82,10 +80,11 @@ class ReplicaConnections:
 
     async def connect(self) -> UpstreamConnection:
         """A new connection. Raises `OSError` if the replica cannot be reached."""
-        _, protocol = await asyncio.get_running_loop().create_connection(
-            lambda: UpstreamConnection(self), self._address.host, self._address.port, ssl=self._tls
+        connection = UpstreamConnection(self)
+        await asyncio.get_running_loop().create_connection(
+            lambda: cast("asyncio.Protocol", connection), self._address.host, self._address.port, ssl=self._tls
         )
-        return protocol
+        return connection
 
     def _reuse_limit_s(self, now_s: float) -> float:
         if self._learned_until_s and now_s > self._learned_until_s:

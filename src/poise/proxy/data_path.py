@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import secrets
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from poise.core.errors import Refusal
 from poise.core.tasks import TaskGroupOwner
@@ -80,7 +80,10 @@ class DataPath:
         """Listen. Raises `OSError` if the address cannot be had."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: ClientConnection(self), self.settings.host, self.settings.port, backlog=BACKLOG
+            lambda: cast("asyncio.Protocol", ClientConnection(self)),
+            self.settings.host,
+            self.settings.port,
+            backlog=BACKLOG,
         )
         self.tasks.spawn(self._keep_time(), name="data path time limits")
 

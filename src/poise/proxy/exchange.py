@@ -2,7 +2,7 @@
 
 import asyncio
 from enum import IntEnum, auto
-from time import monotonic, perf_counter
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from poise.core.decision import Send, Wait
@@ -96,32 +96,30 @@ class Exchange:
 
     def _place(self) -> None:
         path = self._path
-        began = perf_counter()
-        decision = path.policy.choose(self._facts, path.fleet.pool(self._facts.model), monotonic(), self._tried)
-        path.counters.decision_s.observe(perf_counter() - began)
+        began_s = monotonic()
+        decision = path.policy.choose(self._facts, path.fleet.pool(self._facts.model), began_s, self._tried)
+        now_s = monotonic()
+        path.counters.decision_s.observe(now_s - began_s)
         if isinstance(decision, Send):
             self._reason = decision.reason
             self.out.replica = self._path.fleet.at(decision.slot).name
             self.out.reason = decision.reason
             self._attempts += 1
             self._tried += (decision.slot,)
-            self._send_to(decision.slot)
+            self._send_to(decision.slot, now_s)
         elif isinstance(decision, Wait) and not self._tried:
             self.stage = Stage.WAITING
             self._until_s = decision.until_s
         else:
             self._refuse(NO_REPLICA)
 
-    def _send_to(self, slot: int, *, fresh: bool = False) -> None:
-        fleet = self._path.fleet
-        self._ticket = ticket = fleet.dispatch(slot, self._facts, monotonic())
-        connections = self._path.connections(ticket.replica)
-        connection = None if fresh else connections.take()
+    def _send_to(self, slot: int, now_s: float, *, fresh: bool = False) -> None:
+        self._ticket = ticket = self._path.fleet.dispatch(slot, self._facts, now_s)
+        connection = None if fresh else self._path.connections(ticket.replica).take(now_s)
         if connection is not None:
-            self._send_on(connection)
+            self._send_on(connection, now_s)
         else:
             self.stage = Stage.CONNECTING
-            self._sent_s = monotonic()
             self._connecting = self._path.tasks.spawn(self._connect(), name="connect to replica")
 
     async def _connect(self) -> None:
@@ -135,9 +133,9 @@ class Exchange:
             self.attempt_failed(UNREACHABLE)
             return
         self._connecting = None
-        self._send_on(connection)
+        self._send_on(connection, monotonic())
 
-    def _send_on(self, connection: "UpstreamConnection") -> None:
+    def _send_on(self, connection: "UpstreamConnection", now_s: float) -> None:
         request = self._request
         body = request.body
         parts = [request.method, b" ", request.target, connection.connections.head, *request.head]
@@ -152,7 +150,7 @@ class Exchange:
             parts[-1] = b"\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
         self.stage = Stage.SENT
         self._upstream = connection
-        self._sent_s = self._quiet_since_s = monotonic()
+        self._sent_s = self._quiet_since_s = now_s
         if self._client.write_paused:
             connection.transport.pause_reading()
         connection.send(self, b"".join(parts), body)
@@ -219,7 +217,7 @@ class Exchange:
         if failure is STALE and slot is not None:
             self._path.counters.stale_connections += 1
             self._settle(Outcome.CANCELLED)
-            self._send_to(slot, fresh=True)
+            self._send_to(slot, monotonic(), fresh=True)
             return
         if self._may_retry(failure.kind):
             self._settle(Outcome.FAILED)

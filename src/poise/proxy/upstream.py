@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from poise.proxy.exchange import Exchange
 
 
-class UpstreamConnection(asyncio.Protocol):
+class UpstreamConnection:
     """Sends one request at a time and hands the answer's head and body to the exchange that holds it.
 
     `exchange` is None while the connection is idle in its pool. `reused` says that it has answered before, so that
-    silence followed by its end means that the replica had closed it before it saw the request.
+    silence followed by its end means that the replica had closed it before it saw the request. An `asyncio.Protocol`
+    in all but inheritance, which a compiled class cannot have.
     """
 
     __slots__ = (

@@ -33,10 +33,9 @@ class Choice(msgspec.Struct):
 
 
 class PlainBody(msgspec.Struct):
-    """A plain answer of the chat, completions or messages API."""
+    """Why a plain answer of the chat, completions or messages API ended."""
 
     choices: list[Choice] = []
-    usage: TokenUsage | None = None
     stop_reason: str | None = None
 
 
@@ -47,7 +46,7 @@ class InnerResponse(msgspec.Struct):
 
 
 class UsageEvent(msgspec.Struct):
-    """An event that may carry usage."""
+    """An event, or a plain answer, that may carry usage."""
 
     usage: TokenUsage | None = None
     response: InnerResponse | None = None

@@ -130,16 +130,16 @@ def stream_usage(tail: bytes) -> Usage | None:
 def plain_verdict(body: bytes) -> tuple[bool, Usage | None]:
     """(whether the engine broke the answer off, its usage) of a whole plain answer; what cannot be read is fine."""
     try:
-        answer = decode_plain(body)
+        usage = decode_usage(body).usage
+        counts = None if usage is None else _counts(usage)
+        return b'"abort"' in body and _broken_off(body), counts
     except msgspec.DecodeError:
         return False, None
-    usage = None if answer.usage is None else _counts(answer.usage)
-    if answer.stop_reason == "abort":
-        return True, usage
-    for choice in answer.choices:
-        if choice.finish_reason == "abort":
-            return True, usage
-    return False, usage
+
+
+def _broken_off(body: bytes) -> bool:
+    answer = decode_plain(body)
+    return answer.stop_reason == "abort" or any(choice.finish_reason == "abort" for choice in answer.choices)
 
 
 def _counts(usage: TokenUsage) -> Usage:
