@@ -177,8 +177,8 @@ def fit(steps: list[MeasuredStep], start: StepTimes) -> StepTimes:
 
 RESULTS_HEAD = """# The engine model beside recorded runs of real vLLM 0.19
 
-Made by `.venv/bin/python benchmarks/validate_engine_model.py --write`. How the constants came about, and what the numbers
-mean: [docs/engine-model.md](../../docs/engine-model.md).
+Made by `.venv/bin/python benchmarks/validate_engine_model.py --write`. How the constants came about, and what the
+numbers mean: [docs/engine-model.md](../../docs/engine-model.md).
 
 """
 

@@ -23,16 +23,18 @@ class MetricsPage:
 
     def family(self, name: str, kind: str, description: str) -> None:
         """Begin a family of series."""
-        self._text.append(f"# HELP {name} {description}\n# TYPE {name} {kind}\n")
+        self._fixed(f"# HELP {name} {description}\n# TYPE {name} {kind}\n")
 
     def series(self, names: Sequence[str], numbers: Numbers) -> None:
         """One line for each of `names` (labels included), filled from what `numbers` returns."""
-        self._text.extend(f"{name} %s\n" for name in names)
+        for name in names:
+            self._fixed(f"{name} ")
+            self._text.append("%s\n")
         self._numbers.append(numbers)
 
     def constant(self, name: str, value: float) -> None:
         """A line that never changes."""
-        self._text.append(f"{name} {float(value)!r}\n".replace("%", "%%"))
+        self._fixed(f"{name} {float(value)!r}\n")
 
     def counter(self, name: str, description: str, labels: Sequence[str], numbers: Numbers) -> None:
         """A counter and its `_created` gauge, one series for each of `labels`."""
@@ -50,21 +52,26 @@ class MetricsPage:
         self.family(name, "histogram", description)
         for label, histogram in by_label.items():
             bounds = [*(repr(float(bound)) for bound in histogram.buckets), "+Inf"]
-            labels = [",".join(sorted(filter(None, (*label.split(","), f'le="{bound}"')))) for bound in bounds]
-            names = [f"{name}_bucket{{{of_bucket}}}" for of_bucket in labels]
+            first, _, others = label.partition(",")  # labels are sorted, and `le` comes after the first of them
+            labels = [",".join(filter(None, (first, f'le="{bound}"', others))) for bound in bounds]
+            names = [f"{name}_bucket{{{with_bound}}}" for with_bound in labels]
             names += [_named(f"{name}_count", label), _named(f"{name}_sum", label)]
             self.series(names, _histogram_numbers(histogram))
         self._created(name, description, list(by_label))
 
     def _created(self, name: str, description: str, labels: Sequence[str]) -> None:
         self.family(f"{name}_created", "gauge", description)
-        self._text.extend(f"{_named(f'{name}_created', label)} {self._started}\n" for label in labels)
+        for label in labels:
+            self._fixed(f"{_named(f'{name}_created', label)} {self._started}\n")
 
     def render(self) -> bytes:
         """The page with the numbers of this moment."""
         if not self._template:
             self._template = "".join(self._text)
         return (self._template % tuple(map(repr, map(float, self._all_numbers())))).encode()
+
+    def _fixed(self, text: str) -> None:
+        self._text.append(text.replace("%", "%%"))
 
     def _all_numbers(self) -> Iterator[float]:
         for numbers in self._numbers:

@@ -19,10 +19,11 @@ _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 class Request:
     """One request as it was read."""
 
-    __slots__ = ("body", "headers", "keep_alive", "method", "path", "started_s", "status")
+    __slots__ = ("body", "headers", "keep_alive", "method", "path", "started_s", "status", "target")
 
     def __init__(self) -> None:
         self.method = ""
+        self.target = bytearray()
         self.path = ""
         self.headers: dict[bytes, bytes] = {}
         self.body = bytearray()
@@ -91,12 +92,13 @@ class EngineProtocol(asyncio.Protocol):
     # -- httptools --------------------------------------------------------------------------------------------------
 
     def on_url(self, url: bytes) -> None:
-        self._reading.path = url.partition(b"?")[0].decode("latin-1")
+        self._reading.target += url  # comes in pieces, as the network cut it
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._reading.headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
+        self._reading.path = bytes(self._reading.target).partition(b"?")[0].decode("latin-1")
         self._reading.method = self._parser.get_method().decode("ascii")
         self._reading.keep_alive = self._parser.should_keep_alive()
         if self._reading.headers.get(b"expect", b"").lower() == b"100-continue":

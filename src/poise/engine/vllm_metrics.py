@@ -47,9 +47,9 @@ class VllmMetrics:
     def __init__(self, page: MetricsPage, drivers: Sequence[EngineDriver], model: str, profile: EngineProfile) -> None:
         self._page = page
         self._drivers = drivers
-        self._model = model
+        self._model = model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
         self._profile = profile
-        self._labels = [f'engine="{rank}",model_name="{model}"' for rank in range(len(drivers))]
+        self._labels = [f'engine="{rank}",model_name="{self._model}"' for rank in range(len(drivers))]
         self._add_load()
         self._add_cache()
         self._add_counters()
