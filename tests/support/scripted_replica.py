@@ -83,8 +83,8 @@ class Exchange:
 class ScriptedReplica:
     """A server on a port of the kernel's choice. Use as `async with`; leaving it re-raises what went wrong in a script.
 
-    `script` answers each request. With `idle_s`, a connection that waits that long for another request is closed, the way
-    `idle_end` does it (`Wire.fin` or `Wire.reset`). `answers_early` starts the script at the end of the head.
+    `script` answers each request. With `idle_s`, a connection that waits that long for another request is closed in the
+    way of `idle_end` (`Wire.fin` or `Wire.reset`). `answers_early` starts the script at the end of the head.
     `keeps_bodies=False` keeps only length and hash. `send_buffer_bytes` bounds what the kernel takes off its hands.
     """
 
