@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from poise.engine.settings import EngineSettings
-from poise.engine.simulated_engines import SimulatedEngines
+from poise.engine.simulated_engines import SimulatedEngines, serve_engines
 
 BUSY = "The engine is currently busy and cannot accept new requests."
 CHAT = "/v1/chat/completions"
@@ -397,6 +397,7 @@ async def test_simple_routes() -> None:
         for method, path, status, answer in (
             ("GET", "/health", 200, b""),
             ("GET", "/ping", 200, b""),
+            ("POST", "/ping", 200, b""),
             ("GET", "/version", 200, b'{"version":"0.32.0"}'),
             ("GET", "/load", 200, b'{"server_load":0}'),
             ("GET", "/nope", 404, b'{"detail":"Not Found"}'),
@@ -437,6 +438,44 @@ async def test_what_is_not_http_is_refused_and_the_connection_closed() -> None:
         raw = await Raw.to(started)
         raw.writer.write(b"this is not http\r\n\r\n")
         assert (await raw.reader.read()).startswith(b"HTTP/1.1 400")
+
+
+async def test_an_upgrade_is_not_granted() -> None:
+    async with engines() as started:
+        raw = await Raw.to(started)
+        asked = {"Connection": "Upgrade", "Upgrade": "websocket"}
+        assert (await raw.ask("GET", "/health", headers=asked))[0] == 200
+        assert (await raw.ask("GET", "/version"))[2] == b'{"version":"0.32.0"}'
+
+
+async def test_the_prefix_cache_can_be_emptied() -> None:
+    async with engines(speed=20) as started:
+        long = body(2, messages=[{"role": "user", "content": "long " * 40}])
+        cached = []
+        for _ in range(3):
+            answer = json.loads((await ask(started, "POST", CHAT, long))[2])
+            cached.append(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+            if len(cached) == 2:
+                assert (await ask(started, "POST", "/reset_prefix_cache"))[0] == 200
+        assert cached[1] > 0 and cached[0] == cached[2] == 0
+
+
+async def test_serving_ends_when_it_is_cancelled() -> None:
+    async with engines() as started:
+        port = started.ports[0]
+    serving = asyncio.get_running_loop().create_task(serve_engines(EngineSettings(port=port)))
+    while True:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            break
+        except ConnectionRefusedError:
+            await asyncio.sleep(0.01)
+    writer.close()
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
 
 
 async def test_connection_close_is_honoured() -> None:

@@ -85,7 +85,7 @@ class EngineProtocol(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._refuse(b"Unsupported upgrade request.")
+            self._parser = httptools.HttpRequestParser(self)  # asked for in vain: the request was answered as it is
         except httptools.HttpParserError:
             self._refuse(b"Invalid HTTP request received.")
 

@@ -46,6 +46,20 @@ def test_times_are_those_of_the_steps() -> None:
     assert engine.begin_step(30.0) is None
 
 
+def test_a_prompt_in_chunks_is_admitted_once_and_a_preempted_one_keeps_its_first_token_time() -> None:
+    engine, long = Engine(PROFILE), Sequence(12, 1)
+    engine.submit(long, 0.0)
+    assert run(engine, 0.0) == 14.0
+    assert (long.admitted_s, long.first_token_s) == (0.0, 14.0)
+    engine = Engine(replace(PROFILE, kv_blocks=4, limits=replace(PROFILE.limits, max_num_seqs=2)))
+    first, second = Sequence(4, 8), Sequence(4, 8)
+    engine.submit(first, 0.0)
+    engine.submit(second, 0.0)
+    run(engine, 0.0)
+    assert second.preemptions == 1
+    assert (second.admitted_s, second.first_token_s) == (0.0, 9.0)
+
+
 def test_gauges_follow_the_work() -> None:
     engine = Engine(PROFILE)
     engine.submit(Sequence(8, 2), 0.0)

@@ -219,6 +219,18 @@ def test_a_preempted_request_finds_its_blocks_in_the_cache_if_nobody_took_them()
     assert 0 < recomputed < second.prompt_tokens + second.output_tokens
 
 
+def test_a_prompt_whose_blocks_were_taken_while_it_was_prefilled_starts_again() -> None:
+    scheduler = make(kv_blocks=8, max_num_batched_tokens=8)
+    decoding, prefilled = Sequence(4, 13), Sequence(20, 2)
+    submit(scheduler, decoding)
+    for _ in range(8):
+        step(scheduler)
+    submit(scheduler, prefilled)
+    assert [chunks_of(step(scheduler)[0]) for _ in range(3)] == [[(0, 7)], [(7, 7)], []]
+    assert (prefilled.preemptions, prefilled.state) == (1, SequenceState.WAITING)
+    assert run_out(scheduler) == [decoding, prefilled]
+
+
 def test_what_never_fits_is_refused_at_once() -> None:
     scheduler = make(kv_blocks=4)
     with pytest.raises(PoiseError, match="17 tokens do not fit in a KV cache of 16"):
