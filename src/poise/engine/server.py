@@ -155,5 +155,5 @@ class EngineServer:
 
     def _reset_prefix_cache(self, _: Request, connection: EngineProtocol) -> None:
         for driver in self.drivers:
-            driver.engine.scheduler.pool.forget()
+            driver.engine.scheduler.cache.pool.forget()
         connection.answer(200, b"")

@@ -39,12 +39,12 @@ class Engine:
     @property
     def waiting(self) -> int:
         """Sequences in the queue."""
-        return self.scheduler.waiting
+        return len(self.scheduler.waiting)
 
     @property
     def kv_usage_ratio(self) -> float:
         """Blocks referenced by running sequences over all blocks, 0 to 1."""
-        return self.scheduler.pool.usage_ratio
+        return self.scheduler.cache.pool.usage_ratio
 
     def submit(self, sequence: Sequence, now_s: float) -> Rejection | None:
         """Queue `sequence`; a rejection means that a queue limit is reached and nothing was changed.

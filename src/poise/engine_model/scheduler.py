@@ -7,16 +7,16 @@ the token budget), so where it is follows from the step number. The scheduler th
 in the steps where it needs a block or ends, which two calendars keyed by step number name.
 """
 
-import heapq
 from collections import defaultdict
 from enum import StrEnum
 
 from poise.core.errors import PoiseError
 from poise.engine_model.batch import Batch, Chunk, StepOutput
-from poise.engine_model.block_pool import BlockPool
 from poise.engine_model.counters import Counters
+from poise.engine_model.kv_cache import KvCache
 from poise.engine_model.profile import EngineProfile
 from poise.engine_model.sequence import Sequence, SequenceState
+from poise.engine_model.waiting_queue import WaitingQueue
 
 
 class Rejection(StrEnum):
@@ -32,7 +32,7 @@ class Scheduler:
     def __init__(self, profile: EngineProfile, counters: Counters) -> None:
         self.profile = profile
         self.limits = profile.limits
-        self.pool = BlockPool(profile.kv_blocks)
+        self.cache = KvCache(profile.kv_blocks, profile.block_size_tokens)
         self.counters = counters
         self.step = 0
         """Number of the last planned step."""
@@ -40,21 +40,16 @@ class Scheduler:
         self.running: dict[Sequence, None] = {}
         """In the order of admission."""
         self.decoding: dict[Sequence, None] = {}
+        self.waiting = WaitingQueue()
+        """Preempted sequences included."""
         self.prefilling_tokens = 0
         """Prompt tokens of all sequences whose prefill has not ended."""
         self._context_tokens = 0
         """Sum over decoding sequences of their tokens in the KV cache after step `_context_step`."""
         self._context_step = 0
         self._arrivals = 0
-        self._queue: list[tuple[tuple[int, int], Sequence]] = []
-        self._waiting = 0
         self._block_calendar: defaultdict[int, list[Sequence]] = defaultdict(list)
         self._end_calendar: defaultdict[int, list[Sequence]] = defaultdict(list)
-
-    @property
-    def waiting(self) -> int:
-        """Sequences in the queue, preempted ones included."""
-        return self._waiting
 
     def generated_tokens(self, sequence: Sequence) -> int:
         """Output tokens that `sequence` has so far."""
@@ -78,7 +73,7 @@ class Scheduler:
         planned_ahead = self.step > self.finished_step and self.limits.async_scheduling
         sequence.visible_step = self.step + (2 if planned_ahead else 1)
         self.prefilling_tokens += sequence.prompt_tokens
-        self._enqueue(sequence)
+        self.waiting.push(sequence)
         return None
 
     def abort(self, sequence: Sequence) -> None:
@@ -86,14 +81,14 @@ class Scheduler:
         if sequence.ended or sequence.state is SequenceState.NEW:
             return
         if sequence.state is SequenceState.WAITING:
-            self._waiting -= 1
+            self.waiting.forget()
         else:
             self._stop_running(sequence)
         self._leave(sequence, SequenceState.ABORTED)
 
     def schedule(self) -> Batch | None:
         """Plan the next step, or None if there is nothing to compute."""
-        while self.running or self._waiting:
+        while self.running or self.waiting:
             self.step += 1
             chunks: list[Chunk] = []
             preempted = self._give_blocks_to_decodes()
@@ -105,9 +100,8 @@ class Scheduler:
                 self._admit(chunks, budget)
             if chunks or self.decoding:
                 return Batch(self.step, chunks, len(self.decoding), self._context_tokens)
-            self.finished_step = (
-                self.step
-            )  # nothing but sequences that were preempted, or become visible one step later
+            # An empty step: all were preempted, or what waits becomes visible one step later.
+            self.finished_step = self.step
             self._end_calendar.pop(self.step, None)
         return None
 
@@ -126,64 +120,34 @@ class Scheduler:
     # -- limits and queue -------------------------------------------------------------------------------------------
 
     def _rejection(self, sequence: Sequence) -> Rejection | None:
-        limits = self.limits
-        if limits.max_num_queued_reqs is not None and len(self.running) + self._waiting >= limits.max_num_queued_reqs:
+        most_requests, most_tokens = self.limits.max_num_queued_reqs, self.limits.max_num_queued_tokens
+        if most_requests is not None and len(self.running) + len(self.waiting) >= most_requests:
             return Rejection.REQUESTS
-        if (
-            limits.max_num_queued_tokens is not None
-            and self.prefilling_tokens + sequence.prompt_tokens > limits.max_num_queued_tokens
-        ):
+        if most_tokens is not None and self.prefilling_tokens + sequence.prompt_tokens > most_tokens:
             return Rejection.TOKENS
         return None
 
-    def _enqueue(self, sequence: Sequence) -> None:
-        sequence.state = SequenceState.WAITING
-        self._waiting += 1
-        heapq.heappush(self._queue, (sequence.order, sequence))
-
     def _admit(self, chunks: list[Chunk], budget: int) -> None:
-        queue = self._queue
-        while queue and budget > 0 and len(self.running) < self.limits.max_num_seqs:
-            sequence = queue[0][1]
-            if sequence.state is not SequenceState.WAITING:
-                heapq.heappop(queue)
-                continue
-            if sequence.visible_step > self.step or not self._fits(sequence):
+        while budget > 0 and len(self.running) < self.limits.max_num_seqs:
+            sequence = self.waiting.head()
+            if sequence is None or sequence.visible_step > self.step or not self.cache.fits(sequence):
                 return
-            heapq.heappop(queue)
+            self.waiting.pop()
             chunks.append(self._start_prefill(sequence, budget))
             budget -= chunks[-1].tokens
 
     # -- prefill ----------------------------------------------------------------------------------------------------
 
-    def _hit_blocks(self, sequence: Sequence) -> int:
-        # The last token is always computed, even on a full hit: its logits give the next token.
-        limit = (sequence.target_tokens - 1) // self.profile.block_size_tokens
-        return self.pool.hit_blocks(sequence.block_hashes, limit)
-
-    def _fits(self, sequence: Sequence) -> bool:
-        """Whether the whole sequence so far fits, not only its first chunk (vLLM's `scheduler_reserve_full_isl`)."""
-        pool = self.pool
-        needed = self._blocks(sequence.target_tokens)
-        if needed <= pool.free:
-            return True
-        hits = self._hit_blocks(sequence)
-        return needed - hits + pool.unreferenced(sequence.block_hashes, hits) <= pool.free
-
     def _start_prefill(self, sequence: Sequence, budget: int) -> Chunk:
-        hits = self._hit_blocks(sequence)
-        self.pool.grow(sequence.block_hashes, 0, hits, 0)
-        sequence.hashed_blocks = hits
-        sequence.computed_tokens = hits * self.profile.block_size_tokens
+        self.cache.start(sequence)
         if not sequence.preemptions:
             sequence.cached_tokens = sequence.computed_tokens
             self.counters.prefix_queries_tokens += sequence.prompt_tokens
             self.counters.prefix_hits_tokens += sequence.cached_tokens
         sequence.state = SequenceState.PREFILL
-        self._waiting -= 1
         self.running[sequence] = None
         tokens = min(budget, sequence.target_tokens - sequence.computed_tokens)
-        self._grow(sequence, sequence.computed_tokens + tokens)
+        self.cache.grow(sequence, sequence.computed_tokens + tokens)
         return self._chunk(sequence, tokens)
 
     def _continue_prefill(self, chunks: list[Chunk], budget: int, preempted: bool) -> tuple[int, bool]:
@@ -192,7 +156,7 @@ class Scheduler:
         if sequence is None or sequence.state is not SequenceState.PREFILL:
             return budget, preempted
         tokens = min(budget, sequence.target_tokens - sequence.computed_tokens)
-        while not self._grow(sequence, sequence.computed_tokens + tokens):
+        while not self.cache.grow(sequence, sequence.computed_tokens + tokens):
             preempted = True
             if self._preempt_last() is sequence:
                 return budget, preempted
@@ -243,8 +207,7 @@ class Scheduler:
         return due
 
     def _note_next_block(self, sequence: Sequence) -> None:
-        held_tokens = (sequence.hashed_blocks + sequence.private_blocks) * self.profile.block_size_tokens
-        sequence.block_step = sequence.offset + held_tokens + 1
+        sequence.block_step = sequence.offset + self.cache.held_tokens(sequence) + 1
         if sequence.block_step <= sequence.end_step:
             self._block_calendar[sequence.block_step].append(sequence)
 
@@ -259,67 +222,44 @@ class Scheduler:
         preempted = False
         for sequence in due:
             while sequence.state is SequenceState.DECODE:
-                if self._grow(sequence, step - sequence.offset):
+                if self.cache.grow(sequence, step - sequence.offset):
                     self._note_next_block(sequence)
                     break
                 self._preempt_last()
                 preempted = True
         return preempted
 
-    # -- blocks and ends --------------------------------------------------------------------------------------------
-
-    def _blocks(self, tokens: int) -> int:
-        return -(-tokens // self.profile.block_size_tokens)
-
-    def _grow(self, sequence: Sequence, tokens: int) -> bool:
-        """Give `sequence` the blocks for `tokens` in all; full ones become shareable. False if too few are free."""
-        pool = self.pool
-        held = sequence.hashed_blocks + sequence.private_blocks
-        needed = self._blocks(tokens)
-        if needed - held > pool.free:
-            return False
-        full = min(tokens // self.profile.block_size_tokens, len(sequence.block_hashes))
-        hashed = max(full, sequence.hashed_blocks)
-        private = needed - hashed
-        pool.grow(sequence.block_hashes, sequence.hashed_blocks, hashed, private - sequence.private_blocks)
-        sequence.hashed_blocks = hashed
-        sequence.private_blocks = private
-        return True
+    # -- ends and preemption ----------------------------------------------------------------------------------------
 
     def _preempt_last(self) -> Sequence:
         """Take the blocks of the running sequence that is last in order, and queue it again in front."""
         victim = max(self.running, key=_by_order)
         self._stop_running(victim)
-        self._release(victim)
+        self.cache.release(victim)
         victim.preemptions += 1
         victim.computed_tokens = 0
         victim.target_tokens = victim.prompt_tokens + victim.generated_tokens
         victim.visible_step = 0
         self.counters.preemptions += 1
-        self._enqueue(victim)
+        self.waiting.push(victim)
         return victim
 
     def _stop_running(self, sequence: Sequence) -> None:
         del self.running[sequence]
         if sequence.state is SequenceState.DECODE:
             sequence.generated_tokens = self.generated_tokens(sequence)
-            self._grow(
-                sequence, self._kv_tokens(sequence)
-            )  # takes nothing: a last block that is full becomes shareable
+            # Takes nothing: if the last block is full, it becomes shareable.
+            self.cache.grow(sequence, self._kv_tokens(sequence))
             self._context_tokens -= self._context_step - sequence.offset
             del self.decoding[sequence]
 
     def _leave(self, sequence: Sequence, state: SequenceState) -> None:
         if not sequence.generated_tokens:
             self.prefilling_tokens -= sequence.prompt_tokens
-        self._release(sequence)
+        self.cache.release(sequence)
         sequence.state = state
         reason = "abort" if state is SequenceState.ABORTED else sequence.finish_reason
         self.counters.ended[reason] = self.counters.ended.get(reason, 0) + 1
-
-    def _release(self, sequence: Sequence) -> None:
-        self.pool.release(sequence.block_hashes, sequence.hashed_blocks, sequence.private_blocks)
-        sequence.hashed_blocks = sequence.private_blocks = 0
 
 
 def _by_order(sequence: Sequence) -> tuple[int, int]:

@@ -78,7 +78,7 @@ def test_one_request_prefills_once_and_then_decodes_a_token_a_step() -> None:
     assert batch.context_tokens == 12
     assert (output.decoded, output.finished, sequence.state) == ([sequence], [sequence], SequenceState.FINISHED)
     assert scheduler.schedule() is None
-    assert scheduler.pool.used == 0
+    assert scheduler.cache.pool.used == 0
 
 
 def test_a_single_output_token_ends_with_the_prefill() -> None:
@@ -192,7 +192,7 @@ def test_a_request_waits_until_its_whole_prompt_fits() -> None:
     first, second = Sequence(20, 4), Sequence(16, 4)
     submit(scheduler, first, second)
     batch, _ = step(scheduler)
-    assert len(batch.chunks) == 1 and scheduler.waiting == 1
+    assert len(batch.chunks) == 1 and len(scheduler.waiting) == 1
     assert run_out(scheduler) == [first, second]
     assert scheduler.counters.preemptions == 0
 
@@ -249,7 +249,7 @@ def test_the_queue_limit_counts_running_and_waiting() -> None:
     submit(scheduler, Sequence(4, 4))
     refused = Sequence(4, 4)
     assert scheduler.submit(refused) is Rejection.REQUESTS
-    assert (scheduler.counters.rejections["max_num_queued_reqs"], scheduler.waiting) == (1, 1)
+    assert (scheduler.counters.rejections["max_num_queued_reqs"], len(scheduler.waiting)) == (1, 1)
     run_out(scheduler)
     submit(scheduler, refused)
     assert run_out(scheduler) == [refused]
@@ -303,7 +303,7 @@ class Ledger:
         self.ends: dict[Sequence, int] = {}
 
     def check(self) -> None:
-        scheduler, pool = self.scheduler, self.scheduler.pool
+        scheduler, pool = self.scheduler, self.scheduler.cache.pool
         assert pool.used + pool.free == pool.total
         assert pool.used + pool.cached <= pool.total
         private = sum(sequence.private_blocks for sequence in scheduler.running)
@@ -391,7 +391,7 @@ def test_every_request_ends_once_and_no_block_leaks(
     for _ in range(5_000):
         if not ledger.step():
             break
-    assert (len(scheduler.running), scheduler.waiting, scheduler.pool.used) == (0, 0, 0)
+    assert (len(scheduler.running), len(scheduler.waiting), scheduler.cache.pool.used) == (0, 0, 0)
     assert scheduler.prefilling_tokens == 0
     finished = [one for one in everything if one.state is SequenceState.FINISHED]
     aborted = [one for one in everything if one.state is SequenceState.ABORTED]
