@@ -34,10 +34,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
 app.command("serve", cls=serve.ServeCommand)(serve.serve)
-app.command("demo")(demo.demo)
-app.command("engine")(engine.engine)
-app.command("policies")(policies.policies)
-app.command("check-config")(check_config.check_config)
+app.command("demo", short_help="Show Poise at work on simulated engines.")(demo.demo)
+app.command("engine", short_help="Run simulated vLLM engines.")(engine.engine)
+app.command("policies", short_help="List the placement policies.")(policies.policies)
+app.command("check-config", short_help="Check a configuration file.")(check_config.check_config)
 
 
 def run() -> None:

@@ -49,6 +49,7 @@ class DemoSettings:
 def run_demo(demo: DemoSettings, console: Console) -> None:
     """Run until the duration is over or a signal comes. Raises `PoiseError` if something cannot start, and if no
     request was answered."""
+    load_config(None, {}, {"policy.name": demo.policy})  # before anything is started
     configure_log("error")
     uvloop.run(_run(demo, console))
 
