@@ -47,7 +47,7 @@ def test_flags_in_any_order_reach_the_configuration_with_their_source() -> None:
         ["--log-requests", "-"],
         ["--log-level", "error"],
     ]
-    random.Random(5).shuffle(flags)  # noqa: TID251
+    random.Random(5).shuffle(flags)
     result = poise("serve", "--print-config", *(part for flag in flags for part in flag))
     assert (result.exit_code, result.stderr) == (0, "")
     values = yaml.safe_load(result.stdout)
