@@ -8,8 +8,8 @@ from poise.core.replica import ReplicaSpec, ReplicaState
 from poise.core.request import Outcome, RequestFacts
 from poise.fleet.pool import Pool
 from poise.fleet.replica import Replica
+from poise.fleet.terms import WorstTerms
 from poise.fleet.ticket import Ticket
-from poise.routing.load_score import GPU, KV, QUEUE, TIME, resolve_missing
 
 EXPECTED_OUTPUT_TOKENS = 256
 """Output a request is charged when it names no limit: between the means of public chat traces (129 and 350 tokens)."""
@@ -28,12 +28,17 @@ class Fleet:
         self.kv_throttle_ratio = kv_throttle_ratio
         self.stale_s = stale_s
         self.generation = 0
-        self.known_terms = 0
+        self._worst = WorstTerms()
         self._slots: list[Replica | None] = []
         self._by_name: dict[str, Replica] = {}
         self._pools: dict[str | None, Pool] = {}
         self._everyone = Pool(self, ())
         self._dispatches = 0
+
+    @property
+    def known_terms(self) -> int:
+        """See `FleetView.known_terms`."""
+        return self._worst.known
 
     # -- membership
 
@@ -72,6 +77,7 @@ class Fleet:
         """Forget a replica. Requests that it still answers settle on the ticket they hold."""
         replica = self._by_name.pop(name)
         self._slots[replica.slot] = None
+        replica.state = ReplicaState.DRAINING
         replica.available = False
         self._membership_changed()
 
@@ -136,19 +142,16 @@ class Fleet:
         replica.since_poll.scrape_began()
 
     def scraped(self, replica: Replica, reading: LoadReading, now_s: float) -> None:
-        """The last begun scrape of `replica` gave `reading`."""
-        last = replica.reading
-        if last is not None and last.generation_tokens is not None and reading.generation_tokens is not None:
-            if reading.generation_tokens > last.generation_tokens:
-                replica.progress_at_s = now_s
-            elif reading.generation_tokens < last.generation_tokens:
-                replica.restarts += 1
+        """The last begun scrape of `replica` gave `reading`. Ignored if the replica has left."""
+        if self._slots[replica.slot] is not replica:
+            return
+        self._follow_output(replica, reading.generation_tokens, now_s)
         replica.since_poll.scrape_applied()
         replica.reading, replica.reading_at_s = reading, now_s
         replica.failed_scrapes, replica.scrape_error = 0, None
         if reading.asleep is not None and replica.state in (ReplicaState.READY, ReplicaState.ASLEEP):
             replica.state = ReplicaState.ASLEEP if reading.asleep else ReplicaState.READY
-        self._resolve()
+        self._terms_changed(replica)
 
     def scrape_failed(self, replica: Replica, error: str) -> None:
         """A scrape gave nothing usable. The last reading is believed until it is stale."""
@@ -156,12 +159,12 @@ class Fleet:
         replica.scrape_error = error
 
     def advance(self, now_s: float) -> None:
-        """Let time pass: readings older than `stale_s` become unknown."""
-        stale = [r for r in self if r.reading_at_s is not None and r.reading and now_s - r.reading_at_s > self.stale_s]
-        for replica in stale:
-            replica.reading = None
-        if stale:
-            self._resolve()
+        """Let time pass: readings older than `stale_s` become unknown, request times learned since count."""
+        for replica in self:
+            if replica.reading_at_s is not None and now_s - replica.reading_at_s > self.stale_s:
+                replica.reading = None
+            if replica.own_terms() != replica.terms:
+                self._terms_changed(replica)
 
     # -- what policies compare
 
@@ -169,7 +172,19 @@ class Fleet:
         self.generation += 1
         self._everyone = Pool(self, list(self))
         self._pools = {model: Pool(self, replicas) for model, replicas in self.models().items()}
-        self._resolve()
+        self._worst.rebuild(replica.terms for replica in self)
+        self._compare_all()
+
+    def _follow_output(self, replica: Replica, tokens: float | None, now_s: float) -> None:
+        """Tokens that were generated since the last scrape are progress; a counter that fell has started again."""
+        before = replica.generated_tokens
+        if tokens is None:
+            return
+        replica.generated_tokens = tokens
+        if before is not None and tokens > before:
+            replica.progress_at_s = now_s
+        elif before is not None and tokens < before:
+            replica.restarts += 1
 
     def _learn_request_time(self, replica: Replica, seconds: float) -> None:
         mean = replica.mean_request_time_s
@@ -200,22 +215,27 @@ class Fleet:
             )
         )
 
-    def _resolve(self) -> None:
-        """Recompute the compared terms of all replicas from readings, peers and what was dispatched since."""
-        replicas = list(self)
-        readings = [replica.reading or LoadReading() for replica in replicas]
-        kv = resolve_missing([reading.kv_usage_ratio for reading in readings])
-        queue = resolve_missing([reading.waiting for reading in readings])
-        gpu = resolve_missing([reading.gpu_utilisation_ratio for reading in readings])
-        time_s = resolve_missing([replica.mean_request_time_s for replica in replicas])
-        self.known_terms = sum(
-            bit for bit, term in ((KV, kv), (QUEUE, queue), (GPU, gpu), (TIME, time_s)) if term is not None
+    def _terms_changed(self, replica: Replica) -> None:
+        """`replica` has a new reading, or none any more: compare it anew, and all others if it sets their stand-ins."""
+        before, replica.terms = replica.terms, replica.own_terms()
+        if self._worst.replace(before, replica.terms, (other.terms for other in self)):
+            self._compare_all()
+        else:
+            self._compare(replica)
+
+    def _compare_all(self) -> None:
+        for replica in self:
+            self._compare(replica)
+
+    def _compare(self, replica: Replica) -> None:
+        """Make what policies compare from the reading, or the worst of the peers, and what was dispatched since."""
+        kv, queue, gpu, time_s = (
+            (worst or 0.0) if own is None else own for own, worst in zip(replica.terms, self._worst.values, strict=True)
         )
-        for index, (replica, reading) in enumerate(zip(replicas, readings, strict=True)):
-            capacity_tokens = reading.kv_capacity_tokens
-            pending_ratio = replica.since_poll.tokens / capacity_tokens if capacity_tokens else 0.0
-            replica.kv = (kv[index] if kv else 0.0) + pending_ratio
-            replica.queue = (queue[index] if queue else 0.0) + replica.since_poll.requests
-            replica.gpu = gpu[index] if gpu else 0.0
-            replica.request_time_s = time_s[index] if time_s else 0.0
-            self._fold_availability(replica)
+        reading, since_poll = replica.reading, replica.since_poll
+        capacity_tokens = reading.kv_capacity_tokens if reading is not None else None
+        replica.kv = kv + since_poll.tokens / capacity_tokens if capacity_tokens else kv
+        replica.queue = queue + since_poll.requests
+        replica.gpu = gpu
+        replica.request_time_s = time_s
+        self._fold_availability(replica)

@@ -6,6 +6,7 @@ from poise.core.reading import LoadReading
 from poise.core.replica import ReplicaSpec, ReplicaState
 from poise.core.request import Outcome
 from poise.fleet.charges import SinceLastPoll
+from poise.fleet.terms import UNKNOWN, Terms
 
 
 class Replica:
@@ -16,9 +17,10 @@ class Replica:
     """
 
     __slots__ = (
-        "available", "completed", "failed_scrapes", "gpu", "in_flight", "kv", "last_dispatch", "max_concurrency",
+        "available", "failed_scrapes", "generated_tokens", "gpu", "in_flight", "kv", "last_dispatch", "max_concurrency",
         "mean_request_time_s", "models", "name", "outcomes", "prefill_tokens", "progress_at_s", "queue", "reading",
         "reading_at_s", "request_time_s", "restarts", "scrape_error", "seed", "since_poll", "slot", "spec", "state",
+        "terms",
     )  # fmt: skip
 
     def __init__(self, spec: ReplicaSpec, slot: int) -> None:
@@ -35,7 +37,6 @@ class Replica:
         self.prefill_tokens = 0
         """Prompt tokens charged here whose first output has not come."""
         self.last_dispatch = 0
-        self.completed = 0
         self.outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
         self.mean_request_time_s: float | None = None
 
@@ -47,9 +48,20 @@ class Replica:
         self.scrape_error: str | None = None
         self.progress_at_s: float | None = None
         """When the replica was last seen to produce output."""
+        self.generated_tokens: float | None = None
+        """The engine's own counter as last read, kept when the reading is stale: restarts take longer than that."""
         self.restarts = 0
 
+        self.terms = UNKNOWN
+        """`own_terms` as last compared with the peers'."""
         self.kv = 0.0
         self.queue = 0.0
         self.gpu = 0.0
         self.request_time_s = 0.0
+
+    def own_terms(self) -> Terms:
+        """What the reading, and the requests that ended here, say of each load term."""
+        reading = self.reading
+        if reading is None:
+            return (None, None, None, self.mean_request_time_s)
+        return (reading.kv_usage_ratio, reading.waiting, reading.gpu_utilisation_ratio, self.mean_request_time_s)

@@ -22,7 +22,7 @@ class Ticket:
         self.prefill_tokens = prefill_tokens
         """Prompt tokens that still have to be computed. Released at the first output."""
         self.epoch = epoch
-        """Scrape epoch of the replica at dispatch: see `Replica.pending_requests`."""
+        """Scrape epoch of the replica at dispatch: see `SinceLastPoll`."""
         self.dispatched_at_s = now_s
         self.first_output_at_s: float | None = None
         self.settled = False
