@@ -9,7 +9,7 @@ from poise.fleet.fleet import Fleet
 from poise.fleet.replica import Replica
 from poise.telemetry.conditions import Conditions
 from poise.wire.gpu_metrics import mean_utilisation, read_gpu_page
-from poise.wire.metrics import EnginePage, read_engine_page
+from poise.wire.metrics import EnginePage, EnginePageReader
 from poise.wire.models import ModelEntry, read_models
 from poise.wire.prometheus import MetricsError
 
@@ -77,6 +77,7 @@ class MetricsReader:
         self._gpu_utilisation = gpu_utilisation
         self._came_back = came_back
         self._good = True
+        self._page_reader = EnginePageReader()
 
     def began(self) -> None:
         """See `PageReader.began`."""
@@ -85,7 +86,7 @@ class MetricsReader:
 
     def read(self, page: bytes) -> None:
         """See `PageReader.read`."""
-        engine_page = read_engine_page(page)
+        engine_page = self._page_reader.read(page)
         if not self._good:
             self._good = True
             self._came_back()

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from poise.wire.prometheus import MetricsError, parse_labels, parse_value, sample_pattern, scan
+from poise.wire.prometheus import MetricsError, PageScanner, parse_labels, parse_value, sample_pattern
 
 _FULL_SCALE = {b"DCGM_FI_DEV_GPU_UTIL": 100.0, b"DCGM_FI_PROF_GR_ENGINE_ACTIVE": 1.0}
 """Metric -> its value at full utilisation, the preferred metric first (NVIDIA's DCGM field identifiers)."""
@@ -15,7 +15,7 @@ def read_gpu_page(page: bytes) -> dict[int, float]:
     A GPU that several containers share has a line for each of them, with the same figure; its largest is taken.
     """
     found: dict[bytes, dict[int, float]] = {name: {} for name in _FULL_SCALE}
-    for name, raw_labels, raw_value in scan(page, _PATTERN):
+    for name, raw_labels, raw_value in PageScanner(_PATTERN).scan(page):
         gpu, value = parse_labels(raw_labels).get(b"gpu", b""), parse_value(raw_value)
         if gpu.isdigit() and value is not None and value <= _FULL_SCALE[name]:
             by_gpu = found[name]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from poise.core.reading import LoadReading
 from poise.wire.engine_metrics import ENGINES, EngineMetrics
-from poise.wire.prometheus import MetricsError, parse_labels, parse_value, sample_pattern, scan
+from poise.wire.prometheus import MetricsError, PageScanner, parse_labels, parse_value, sample_pattern
 
 _NAMES = {name.encode(): (engine, fields) for engine in ENGINES for name, fields in engine.names().items()}
 _PATTERN = sample_pattern(name.decode() for name in _NAMES)
@@ -25,23 +25,29 @@ Rank = int | None
 
 def read_metrics(page: bytes, rank: Rank = None) -> LoadReading:
     """What `page` says of one rank, or of the whole server if `rank` is None. Raises `MetricsError`."""
-    return read_engine_page(page).reading(rank)
+    return EnginePageReader().read(page).reading(rank)
 
 
-def read_engine_page(page: bytes) -> "EnginePage":
-    """All series of `page` that matter. Raises `MetricsError` if it is no metrics page or no known engine's."""
-    lines = scan(page, _PATTERN)
-    if not lines:
-        raise MetricsError(
-            f"the metrics page has no metric of a known engine ({_KNOWN_ENGINES})",
-            hint="check that the url is the engine's own and that its metrics are on",
-        )
-    page_of = EnginePage(_NAMES[lines[0][0]][0])
-    for name, raw_labels, raw_value in lines:
-        engine, fields = _NAMES[name]
-        if engine is page_of.engine:
-            page_of.add(fields, parse_labels(raw_labels), parse_value(raw_value))
-    return page_of
+class EnginePageReader:
+    """Reads one server's pages, each faster than the first by what it remembers of the one before."""
+
+    def __init__(self) -> None:
+        self._scanner = PageScanner(_PATTERN)
+
+    def read(self, page: bytes) -> "EnginePage":
+        """All series of `page` that matter. Raises `MetricsError` if it is no metrics page or no known engine's."""
+        lines = self._scanner.scan(page)
+        if not lines:
+            raise MetricsError(
+                f"the metrics page has no metric of a known engine ({_KNOWN_ENGINES})",
+                hint="check that the url is the engine's own and that its metrics are on",
+            )
+        engine_page = EnginePage(_NAMES[lines[0][0]][0])
+        for name, labels, value in lines:
+            engine, fields = _NAMES[name]
+            if engine is engine_page.engine:
+                engine_page.add(fields, parse_labels(labels), parse_value(value))
+        return engine_page
 
 
 class EnginePage:
