@@ -161,9 +161,10 @@ class Fleet:
     def advance(self, now_s: float) -> None:
         """Let time pass: readings older than `stale_s` become unknown, request times learned since count."""
         for replica in self:
-            if replica.reading_at_s is not None and now_s - replica.reading_at_s > self.stale_s:
+            stale = replica.reading is not None and now_s - (replica.reading_at_s or 0.0) > self.stale_s
+            if stale:
                 replica.reading = None
-            if replica.own_terms() != replica.terms:
+            if stale or replica.own_terms() != replica.terms:
                 self._terms_changed(replica)
 
     # -- what policies compare
