@@ -1,6 +1,5 @@
 """The load score of the practitioners' account: a weighted sum of KV usage, queue, GPU utilisation and request time."""
 
-from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from functools import lru_cache
 
@@ -59,15 +58,3 @@ def load_score(replica: ReplicaView, weights: LoadWeights | None) -> float:
     if weights.time:
         score += weights.time * min(replica.request_time_s / TIME_FULL_S, 1.0)
     return score
-
-
-def resolve_missing(values: Sequence[float | None]) -> list[float] | None:
-    """One term over all replicas with the gaps filled: a missing value counts as the worst (largest) of its peers.
-
-    None if every value is missing: then the term is dropped for all. Unknown never beats known.
-    """
-    known = [value for value in values if value is not None]
-    if not known:
-        return None
-    worst = max(known)
-    return [worst if value is None else value for value in values]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poise.core.errors import ConfigError
-from poise.routing.load_score import GPU, KV, QUEUE, TIME, LoadWeights, effective_weights, load_score, resolve_missing
+from poise.routing.load_score import GPU, KV, QUEUE, TIME, LoadWeights, effective_weights, load_score
 from support.fleets import Load, fleet_of, loads, ratios
 
 WEIGHTS = LoadWeights()
@@ -71,30 +71,6 @@ def test_effective_weights_keep_their_sum_and_drop_what_is_unknown(weights: tupl
         return
     assert sum(astuple(effective)) == pytest.approx(sum(weights))
     assert all(weight == 0 for weight, bit in zip(astuple(effective), (1, 2, 4, 8), strict=True) if not known & bit)
-
-
-@pytest.mark.parametrize(
-    ("values", "resolved"),
-    [
-        ([0.2, None, 0.7], [0.2, 0.7, 0.7]),
-        ([None, 0.0], [0.0, 0.0]),
-        ([0.1, 0.2], [0.1, 0.2]),
-        ([None, None], None),
-        ([], None),
-    ],
-)
-def test_missing_values_count_as_the_worst_of_the_peers(
-    values: list[float | None], resolved: list[float] | None
-) -> None:
-    assert resolve_missing(values) == resolved
-
-
-@given(values=st.lists(st.none() | ratios(), max_size=8))
-def test_unknown_never_beats_known(values: list[float | None]) -> None:
-    resolved = resolve_missing(values)
-    for value, stands_for in zip(values, resolved or (), strict=False):
-        assert value is None or value == stands_for
-        assert value is not None or all(stands_for >= known for known in values if known is not None)
 
 
 @pytest.mark.parametrize("weights", [{"kv": -0.1}, {"kv": 0, "queue": 0, "gpu": 0, "time": 0}])
