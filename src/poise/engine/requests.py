@@ -106,7 +106,6 @@ class Wanted:
     seed: int
     cache_salt: str | None
     rank: int | None
-    chat: bool
 
 
 def decode(raw: bytes, decoder: msgspec.json.Decoder[BodyType]) -> BodyType:
@@ -128,14 +127,14 @@ def read_chat(raw: bytes) -> Wanted:
     if not body.messages:
         raise bad_value("Cannot apply chat template to an empty conversation. Provide at least one message.", None)
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    return _wanted(body, chat_prompt(body.messages, body.tools), max_tokens, chat=True)
+    return _wanted(body, chat_prompt(body.messages, body.tools), max_tokens)
 
 
 def read_completion(raw: bytes) -> Wanted:
     """A body of `/v1/completions`; one prompt only."""
     body = decode(raw, _COMPLETION)
     max_tokens = DEFAULT_COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
-    return _wanted(body, plain_prompt(body.prompt), max_tokens, chat=False)
+    return _wanted(body, plain_prompt(body.prompt), max_tokens)
 
 
 def read_responses(raw: bytes) -> Wanted:
@@ -148,20 +147,20 @@ def read_responses(raw: bytes) -> Wanted:
         raise malformed(f"{{'loc': 'body.input', 'msg': '{error}'}}", "body.input") from None
     if body.instructions:
         messages.insert(0, Message("system", body.instructions))
-    return _wanted(body, chat_prompt(messages, body.tools), body.max_output_tokens, chat=True)
+    return _wanted(body, chat_prompt(messages, body.tools), body.max_output_tokens)
 
 
 def read_messages(raw: bytes) -> Wanted:
     """A body of `/v1/messages`."""
     body = decode(raw, _MESSAGES)
     messages = [Message("system", body.system), *body.messages] if body.system else body.messages
-    return _wanted(body, chat_prompt(messages, body.tools), body.max_tokens, chat=True)
+    return _wanted(body, chat_prompt(messages, body.tools), body.max_tokens)
 
 
 def read_embeddings(raw: bytes) -> Wanted:
     """A body of `/v1/embeddings`; one input only. The engine computes its prompt and one token."""
     body = decode(raw, _EMBEDDINGS)
-    return _wanted(Body(model=body.model, ignore_eos=True), plain_prompt(body.input), 1, chat=False)
+    return _wanted(Body(model=body.model, ignore_eos=True), plain_prompt(body.input), 1)
 
 
 def read_tokenize(raw: bytes) -> Wanted:
@@ -199,7 +198,7 @@ def plain_prompt(prompt: str | list[Any]) -> bytes:
     raise bad_value(f"this simulated engine takes one text or list of token ids, got {len(prompt)} items", "prompt")
 
 
-def _wanted(body: Body, prompt: bytes, max_tokens: int | None, *, chat: bool) -> Wanted:
+def _wanted(body: Body, prompt: bytes, max_tokens: int | None) -> Wanted:
     if body.stream_options is not None and not body.stream:
         raise bad_value("Stream options can only be defined when `stream=True`.", "stream_options")
     if max_tokens is not None and max_tokens < 1:
@@ -219,7 +218,6 @@ def _wanted(body: Body, prompt: bytes, max_tokens: int | None, *, chat: bool) ->
         seed=body.seed or 0,
         cache_salt=body.cache_salt,
         rank=body.data_parallel_rank,
-        chat=chat,
     )
 
 

@@ -26,7 +26,6 @@ def make(kind: type[Answer], *, stream: bool = True, include_usage: bool = True)
         seed=0,
         cache_salt=None,
         rank=None,
-        chat=True,
     )
     return kind(wanted, 'a "model"', "id-1", 123)
 
