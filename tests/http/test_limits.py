@@ -165,6 +165,17 @@ async def test_bodies_that_do_not_fit_together_are_503_and_fit_later() -> None:
         assert (await poise.ask(request(body=body))).status == 200
 
 
+@pytest.mark.parametrize("target", ["/nope", "/health", "/v1/models"])
+async def test_a_body_that_only_the_gateway_saw_is_let_go(target: str) -> None:
+    async with ScriptedReplica(answers()) as replica:
+        async with gateway(replica, settings=short_settings(limits={"buffered_bytes": 1_000_000})) as poise:
+            caller = await poise.client()
+            for _ in range(5):
+                got = await caller.ask(request(target, bytes(300_000)))
+                assert got.status in (404, 405)
+            assert poise.counters.buffered_bytes == 0
+
+
 async def test_a_body_counts_while_it_comes_and_not_after_its_answer_has_begun() -> None:
     gate = asyncio.Event()
 

@@ -96,7 +96,8 @@ async def test_usage_of_the_other_apis(api, stream: bool) -> None:
 
 PLAIN = (
     b"[]", b"1", b"null", b'"x"', b"{}", b'{"choices":null}', b'{"choices":[null]}',
-    b'{"choices":[{"finish_reason":1}]}', b'{"usage":1}', b'{"stop_reason":{}}', b"", b"not JSON", b"\xff", b"[" * 50_000,
+    b'{"choices":[{"finish_reason":1}]}', b'{"usage":1}', b'{"stop_reason":{}}', b"", b"not JSON", b"\xff",
+    b"[" * 50_000,
 )  # fmt: skip
 
 
