@@ -1,6 +1,8 @@
 """Runs a gateway until a signal ends it."""
 
 import asyncio
+import json
+import shlex
 from collections.abc import Callable
 
 import uvloop
@@ -41,8 +43,8 @@ def example_request(port: int, model: str | None) -> str:
     base = f"http://127.0.0.1:{port}/v1"
     if model is None:
         return f"curl {base}/models"
-    body = f'{{"model": "{model}", "stream": true, "messages": [{{"role": "user", "content": "Hello"}}]}}'
-    return f"curl -N {base}/chat/completions -H 'content-type: application/json' -d '{body}'"
+    body = {"model": model, "stream": True, "messages": [{"role": "user", "content": "Hello"}]}
+    return f"curl -N {base}/chat/completions -H 'content-type: application/json' -d {shlex.quote(json.dumps(body))}"
 
 
 async def _first_model(gateway: Gateway, stopped: asyncio.Event) -> str | None:

@@ -4,51 +4,51 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from poise.app.demo.traffic import TrafficSummary
+from poise.app.demo.answers import Summary
 from poise.core.reading import LoadReading
 from poise.fleet.fleet import Fleet
 from poise.fleet.replica import Replica
 
 BAR_WIDTH = 12
-COMFORT_RATIO, THROTTLE_RATIO = 0.8, 0.85
-"""KV usage up to which a replica is well, and from which it is given no more."""
+COMFORT_RATIO = 0.8
+"""KV usage up to which a replica keeps what it has cached; it is shown in green up to here."""
 
 
-def live_view(fleet: Fleet, traffic: TrafficSummary, heading: str, example: str) -> RenderableType:
+def live_view(fleet: Fleet, traffic: Summary, heading: str, example: str) -> RenderableType:
     """The whole view. `heading` says what runs, `example` is a request to try."""
-    table = Table(title=heading, title_justify="left", caption_justify="left", expand=False)
+    table = Table(title=heading, title_justify="left")
     for column in ("replica", "state", "running", "waiting", "KV usage", "prefix hits", "in flight", "requests"):
         table.add_column(column, justify="left" if column in ("replica", "state", "KV usage") else "right")
     for replica in fleet:
-        table.add_row(*_row(replica))
+        table.add_row(*_row(replica, fleet.kv_throttle_ratio))
     return Group(table, Text(traffic_line(traffic)), Text(), Text("try it:"), Text(f"  {example}", style="cyan"))
 
 
-def _row(replica: Replica) -> list[Text | str]:
+def _row(replica: Replica, throttle_ratio: float) -> list[Text | str]:
     reading = replica.reading or LoadReading()
     return [
         replica.name,
         str(replica.state),
         _number(reading.running),
         _number(reading.waiting),
-        _bar(reading.kv_usage_ratio),
+        _bar(reading.kv_usage_ratio, throttle_ratio),
         _percent(hit_ratio(replica)),
         str(replica.in_flight),
         str(sum(replica.outcomes.values())),
     ]
 
 
-def traffic_line(traffic: TrafficSummary) -> str:
+def traffic_line(traffic: Summary) -> str:
     """What callers see, in one line."""
     failed = f"   {traffic.failed} failed, last: {traffic.last_error}" if traffic.failed else ""
     return (
-        f"{traffic.completed} answers   {traffic.requests_per_s:.1f} requests/s   "
+        f"{traffic.completed} answers   {traffic.completed_per_s:.1f} requests/s   "
         f"TTFT p50 {_seconds(traffic.first_output_p50_s)} p99 {_seconds(traffic.first_output_p99_s)}   "
         f"E2E p50 {_seconds(traffic.end_to_end_p50_s)}   prompt cached {_percent(traffic.cached_ratio)}{failed}"
     )
 
 
-def plain_line(fleet: Fleet, traffic: TrafficSummary, elapsed_s: float) -> str:
+def plain_line(fleet: Fleet, traffic: Summary, elapsed_s: float) -> str:
     """The whole view in one line."""
     replicas = " | ".join(
         f"{replica.name} running {_number(reading.running)} waiting {_number(reading.waiting)} "
@@ -67,11 +67,11 @@ def hit_ratio(replica: Replica) -> float | None:
     return reading.prefix_hits_tokens / reading.prefix_queries_tokens
 
 
-def _bar(ratio: float | None) -> Text | str:
+def _bar(ratio: float | None, throttle_ratio: float) -> Text | str:
     if ratio is None:
         return "unknown"
     filled = round(min(ratio, 1.0) * BAR_WIDTH)
-    style = "green" if ratio <= COMFORT_RATIO else "yellow" if ratio <= THROTTLE_RATIO else "red"
+    style = "green" if ratio <= COMFORT_RATIO else "yellow" if ratio <= throttle_ratio else "red"
     return Text.assemble(("█" * filled, style), ("░" * (BAR_WIDTH - filled), "dim"), f" {_percent(ratio):>4}")
 
 
@@ -84,4 +84,6 @@ def _percent(ratio: float | None) -> str:
 
 
 def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f} s"
+    if value is None:
+        return "-"
+    return f"{value:.1f} s" if value >= 1 else f"{1000 * value:.0f} ms"
