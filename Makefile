@@ -16,6 +16,11 @@ test-vllm: $(READY)  ## two real vLLM replicas on the CPU behind the gateway; th
 	$(BIN)/python tests/vllm/install.py
 	$(BIN)/python -m pytest -m vllm tests/vllm
 
+bench: $(READY)  ## Poise beside other routers on this machine, about ten minutes; the first use installs them
+	$(BIN)/python -m pip install --quiet --editable ".[dev,bench]"
+	$(BIN)/python benchmarks/setup_peers.py
+	$(BIN)/python benchmarks/run.py
+
 check: $(READY)  ## lint, types, layers, docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -34,4 +39,4 @@ $(READY): pyproject.toml
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) .vllm .bench .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .vllm .bench benchmarks/build .mypy_cache .ruff_cache .pytest_cache

@@ -15,25 +15,27 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 MAX_FOREIGN_RATIO = 0.05
 """Share of a core that may go to processes that are not part of the benchmark; above it a sample is void."""
 QUIET_S = 0.2
+QUIET_RATIO = 0.85
+"""A machine is quiet when both cores were idle for this share of `QUIET_S` seconds."""
 MAX_LOAD_CORE_BUSY_RATIO = 0.97
 """Above it the load or the upstream may have been the limit; such a sample is void."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoreTimes:
-    """CPU seconds of one core since boot: by processes, and taken by the host."""
+    """Seconds of one core since boot: idle, and taken by the host."""
 
-    busy_s: float
+    idle_s: float
     stolen_s: float
 
 
 def read_core(core: int) -> CoreTimes:
-    """Reads /proc/stat. Busy is user, nice, system, irq and softirq."""
+    """Reads /proc/stat: only its idle time is exact, the busy ones are samples that miss work in step with the tick."""
     for line in Path("/proc/stat").read_text().splitlines():
         name, *fields = line.split()
         if name == f"cpu{core}":
-            user, nice, system, _idle, _wait, irq, softirq, stolen = (int(field) / TICKS_PER_S for field in fields[:8])
-            return CoreTimes(user + nice + system + irq + softirq, stolen)
+            idle, waiting, stolen = (int(fields[i]) / TICKS_PER_S for i in (3, 4, 7))
+            return CoreTimes(idle + waiting, stolen)
     raise RuntimeError(f"core {core} is not in /proc/stat: this benchmark needs two cores, 0 and 1")
 
 
@@ -119,8 +121,8 @@ class Meter:
         """What was used since the start."""
         before, after = self._start, self._read()
         seconds = after[0] - before[0]
-        router_busy = after[1].busy_s - before[1].busy_s
-        load_busy = after[2].busy_s - before[2].busy_s
+        router_busy = seconds - (after[1].idle_s - before[1].idle_s)
+        load_busy = seconds - (after[2].idle_s - before[2].idle_s)
         router_cpu, load_cpu = after[3] - before[3], after[4] - before[4]
         stolen = max(after[1].stolen_s - before[1].stolen_s, after[2].stolen_s - before[2].stolen_s)
         foreign = max(router_busy - router_cpu, load_busy - load_cpu, 0.0) + stolen
@@ -131,10 +133,10 @@ def wait_until_quiet(deadline_s: float) -> bool:
     """Waits until both cores were nearly idle for `QUIET_S`. False where they were not in `deadline_s` seconds."""
     end = time.monotonic() + deadline_s
     while time.monotonic() < end:
-        before = [read_core(core).busy_s for core in (ROUTER_CORE, LOAD_CORE)]
+        before = [read_core(core).idle_s for core in (ROUTER_CORE, LOAD_CORE)]
         time.sleep(QUIET_S)
-        after = [read_core(core).busy_s for core in (ROUTER_CORE, LOAD_CORE)]
-        if all(late - early <= MAX_FOREIGN_RATIO * 2 * QUIET_S for early, late in zip(before, after, strict=True)):
+        after = [read_core(core).idle_s for core in (ROUTER_CORE, LOAD_CORE)]
+        if all(late - early >= QUIET_RATIO * QUIET_S for early, late in zip(before, after, strict=True)):
             return True
     return False
 
