@@ -21,7 +21,9 @@ def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Replica
     ports = free_ports(2)
     r1 = Replica("r1", ports[0], logs)
     r2 = Replica("r2", ports[1], logs, "--max-num-queued-reqs", str(QUEUE_LIMIT))
-    with running([r1, r2], "/health", within_s=90):
+    with running([r1, r2], "/health", within_s=110):
+        r1.stand_back()
+        r2.stand_back()
         yield r1, r2
 
 
@@ -33,6 +35,7 @@ def open_gateway(tmp_path_factory: pytest.TempPathFactory) -> OpenGateway:
     def open_one(*replicas: Replica, policy: str | None = None) -> Iterator[Gateway]:
         gateway = Gateway(replicas, policy, tmp_path_factory.mktemp("gateway"))
         with running([gateway], "/ready", within_s=20):
+            wait_until(gateway.is_complete, 20, "every replica is ready")
             yield gateway
 
     return open_one

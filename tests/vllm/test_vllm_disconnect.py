@@ -1,6 +1,6 @@
 """A client that leaves frees its slot: seen in vLLM's own counts.
 
-An answer of LONG_ANSWER_TOKENS takes a replica six seconds or more: a count that falls within one fell by an abort.
+An answer of LONG_ANSWER_TOKENS takes a replica far longer than SOON_S: a count that falls within it fell by an abort.
 """
 
 from typing import Any
@@ -18,32 +18,36 @@ ASK: dict[str, Any] = {
     "messages": [{"role": "user", "content": "Go on"}],
     "max_tokens": LONG_ANSWER_TOKENS,
 }
+SOON_S = 2
 NEVER_STOP = {"ignore_eos": True}
+
+
+def all_are_idle(replicas: tuple[Replica, Replica]) -> bool:
+    return all(replica.is_idle() for replica in replicas)
 
 
 def test_leaving_a_stream_aborts_it(client: OpenAI, replicas: tuple[Replica, Replica]) -> None:
     stream = client.chat.completions.create(**ASK, stream=True, extra_body=NEVER_STOP)
     next(iter(stream))
-    assert sum(replica.running() for replica in replicas) == 1
+    assert not all_are_idle(replicas)
     stream.close()
-    wait_until(lambda: sum(replica.requests() for replica in replicas) == 0, 1, "nothing runs")
+    wait_until(lambda: all_are_idle(replicas), SOON_S, "nothing runs")
 
 
 def test_giving_up_on_a_plain_answer_aborts_it(client: OpenAI, replicas: tuple[Replica, Replica]) -> None:
     before = sum(replica.metric("generation_tokens_total") for replica in replicas)
     with pytest.raises(openai.APITimeoutError):
         client.with_options(timeout=1).chat.completions.create(**ASK, extra_body=NEVER_STOP)
-    wait_until(lambda: sum(replica.requests() for replica in replicas) == 0, 1, "nothing runs")
+    wait_until(lambda: all_are_idle(replicas), SOON_S, "nothing runs")
     assert 0 < sum(replica.metric("generation_tokens_total") for replica in replicas) - before < LONG_ANSWER_TOKENS
 
 
-def test_a_stream_that_waits_in_the_replicas_queue_leaves_it_with_its_client(
+def test_streams_that_wait_in_the_replicas_queue_leave_it_with_their_clients(
     replicas: tuple[Replica, Replica], open_gateway: OpenGateway
 ) -> None:
     replica = replicas[0]
     with open_gateway(replica) as gateway, held_streams(gateway.url, SLOTS):
-        wait_until(lambda: replica.running() == SLOTS, 2, "every slot is taken")
+        wait_until(lambda: replica.load() == (SLOTS, 0), SOON_S, "every slot is taken")
         with held_streams(gateway.url, 3):
-            wait_until(lambda: replica.waiting() == 3, 2, "three are waiting")
-        wait_until(lambda: replica.waiting() == 0, 1, "nobody waits")
-        assert replica.running() == SLOTS
+            wait_until(lambda: replica.load() == (SLOTS, 3), SOON_S, "three are waiting")
+        wait_until(lambda: replica.load() == (SLOTS, 0), SOON_S, "nobody waits")

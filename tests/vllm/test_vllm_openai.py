@@ -18,7 +18,7 @@ GREEDY: dict[str, Any] = {
     "max_tokens": 24,
     "temperature": 0,
 }
-TOOL: dict[str, Any] = {
+TOOL: Any = {
     "type": "function",
     "function": {
         "name": "weather",
@@ -32,7 +32,7 @@ TOOL: dict[str, Any] = {
     },
 }
 # A random model writes hundreds of blanks between the words of its JSON, and greedily it never stops.
-FORCED_TOOL: dict[str, Any] = {
+FORCED_TOOL: Any = {
     **GREEDY,
     "temperature": 1,
     "max_tokens": 4000,

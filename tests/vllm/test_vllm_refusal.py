@@ -6,6 +6,7 @@ and responses are cut off after `response.in_progress`. No client shall see any 
 """
 
 import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ import openai
 import pytest
 from openai import OpenAI
 from vllm_http import Answer, call, held_streams, wait_until
-from vllm_servers import QUEUE_LIMIT, OpenGateway, Replica
+from vllm_servers import QUEUE_LIMIT, SLOTS, OpenGateway, Replica
 
 BURST = 40
 MESSAGES: list[Any] = [{"role": "user", "content": "Hello"}]
@@ -63,34 +64,40 @@ def refusals(replica: Replica) -> int:
     return int(replica.metric("admission_rejections_total"))
 
 
+@pytest.fixture
+def busy(replicas: tuple[Replica, Replica]) -> Iterator[Replica]:
+    """The replica that has a limit, with one slot left: it answers so slowly that a burst must go over the limit."""
+    with held_streams(replicas[1].url, SLOTS - 1):
+        wait_until(lambda: replicas[1].load() == (SLOTS - 1, 0), 5, "one slot is left")
+        yield replicas[1]
+
+
 @every_route
-def test_vllm_breaks_streams_that_it_has_begun(replicas: tuple[Replica, Replica], route: Streamed) -> None:
+def test_vllm_breaks_streams_that_it_has_begun(busy: Replica, route: Streamed) -> None:
     """What the tests below rest on."""
-    answers = burst(replicas[1].url, route)
+    answers = burst(busy.url, route)
     assert any(answer.status == 200 and not is_whole(answer, route) for answer in answers)
 
 
 @every_route
 def test_what_one_replica_refuses_another_answers(
-    replicas: tuple[Replica, Replica], open_gateway: OpenGateway, route: Streamed
+    replicas: tuple[Replica, Replica], busy: Replica, open_gateway: OpenGateway, route: Streamed
 ) -> None:
-    before = refusals(replicas[1])
+    before = refusals(busy)
     with open_gateway(*replicas, policy="round_robin") as gateway:
         answers = burst(gateway.url, route)
     refused = [answer for answer in answers if not is_whole(answer, route)]
     assert all(is_refusal(answer, route) for answer in refused)
-    assert len(refused) < refusals(replicas[1]) - before
+    assert len(refused) < refusals(busy) - before
 
 
 @every_route
-def test_with_nobody_else_a_refusal_is_no_success(
-    replicas: tuple[Replica, Replica], open_gateway: OpenGateway, route: Streamed
-) -> None:
-    before = refusals(replicas[1])
-    with open_gateway(replicas[1]) as gateway:
+def test_with_nobody_else_a_refusal_is_no_success(busy: Replica, open_gateway: OpenGateway, route: Streamed) -> None:
+    before = refusals(busy)
+    with open_gateway(busy) as gateway:
         answers = burst(gateway.url, route)
     assert all(is_whole(answer, route) or is_refusal(answer, route) for answer in answers)
-    assert refusals(replicas[1]) > before
+    assert refusals(busy) > before
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
@@ -103,7 +110,7 @@ def test_the_client_raises_for_a_full_replica(
         OpenAI(base_url=gateway.url + "/v1", api_key="none", max_retries=0) as client,
         held_streams(full.url, QUEUE_LIMIT),
     ):
-        wait_until(lambda: full.requests() == QUEUE_LIMIT, 2, "the replica is full")
+        wait_until(lambda: sum(full.load()) == QUEUE_LIMIT, 5, "the replica is full")
         with pytest.raises(openai.InternalServerError) as caught:
             client.chat.completions.create(model="tiny", messages=MESSAGES, stream=stream)
     assert caught.value.status_code == 503

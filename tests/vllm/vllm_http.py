@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-LONG_ANSWER_TOKENS = 8000  # six seconds or more of a replica's time
+LONG_ANSWER_TOKENS = 8000  # eight seconds of a replica that has nothing else to do
 
 
 @dataclass(frozen=True)

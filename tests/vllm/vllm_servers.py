@@ -46,27 +46,10 @@ def die_with_parent() -> None:
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def die_with_parent_and_stand_back() -> None:
-    """Also leave the processor to others: an engine's busy loop starves the gateway and the tests for seconds.
-
-    A process session is a scheduling group of its own, whose weight `nice` does not change.
-    """
-    die_with_parent()
-    with contextlib.suppress(OSError):  # a kernel without such groups
-        Path("/proc/self/autogroup").write_text("19")
-
-
 class Server:
     """A process in a session of its own that serves `url`, with its output in `log`."""
 
-    def __init__(
-        self,
-        command: Sequence[str | Path],
-        url: str,
-        log: Path,
-        environment: Mapping[str, str],
-        before_start: Callable[[], None],
-    ) -> None:
+    def __init__(self, command: Sequence[str | Path], url: str, log: Path, environment: Mapping[str, str]) -> None:
         self.url = url
         self.log = log
         with log.open("wb") as output:
@@ -77,7 +60,7 @@ class Server:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **environment},
                 start_new_session=True,
-                preexec_fn=before_start,
+                preexec_fn=die_with_parent,
             )
 
     def answers(self, path: str) -> bool:
@@ -104,39 +87,35 @@ class Replica(Server):
     """One vLLM server with the tiny model, on a free port."""
 
     def __init__(self, name: str, port: int, logs: Path, *flags: str) -> None:
-        super().__init__(
-            [
-                INSTALLED / "venv/bin/vllm",
-                "serve",
-                INSTALLED / "tiny-llama",
-                "--port",
-                str(port),
-                *REPLICA_FLAGS,
-                *flags,
-            ],
-            f"http://127.0.0.1:{port}",
-            logs / f"{name}.log",
-            REPLICA_ENVIRONMENT,
-            die_with_parent_and_stand_back,
-        )
+        command = (INSTALLED / "venv/bin/vllm", "serve", INSTALLED / "tiny-llama", "--port", str(port))
+        url = f"http://127.0.0.1:{port}"
+        super().__init__([*command, *REPLICA_FLAGS, *flags], url, logs / f"{name}.log", REPLICA_ENVIRONMENT)
         self.name = name
 
-    def metric(self, name: str) -> float:
-        """The sum over the series of `vllm:<name>`; one without series counts as 0, as vLLM means it."""
+    def stand_back(self) -> None:
+        """Leave the processor to others: an engine's busy loop starves the gateway and the tests for seconds.
+
+        A process session is a scheduling group of its own, whose weight `nice` does not change.
+        """
+        with contextlib.suppress(OSError):  # a kernel without such groups
+            Path(f"/proc/{self.process.pid}/autogroup").write_text("19")
+
+    def metrics(self, *names: str) -> list[float]:
+        """Read one metrics page: the sum over the series of each `vllm:<name>`; no series is 0, as vLLM means it."""
         page = call(self.url + "/metrics").body.decode()
-        return sum(float(value) for value in re.findall(rf"^vllm:{name}(?:{{.*}})? (\S+)$", page, re.MULTILINE))
+        series = [re.findall(rf"^vllm:{name}(?:{{.*}})? (\S+)$", page, re.MULTILINE) for name in names]
+        return [sum(map(float, values)) for values in series]
 
-    def running(self) -> int:
-        return int(self.metric("num_requests_running"))
+    def metric(self, name: str) -> float:
+        return self.metrics(name)[0]
 
-    def waiting(self) -> int:
-        return int(self.metric("num_requests_waiting"))
-
-    def requests(self) -> int:
-        return self.running() + self.waiting()
+    def load(self) -> tuple[int, int]:
+        """How many requests run and how many wait."""
+        running, waiting = self.metrics("num_requests_running", "num_requests_waiting")
+        return int(running), int(waiting)
 
     def is_idle(self) -> bool:
-        return self.requests() == 0
+        return self.load() == (0, 0)
 
 
 class Gateway(Server):
@@ -144,23 +123,20 @@ class Gateway(Server):
 
     def __init__(self, replicas: Sequence[Replica], policy: str | None, logs: Path) -> None:
         port, admin_port = free_ports(2)
-        super().__init__(
-            [
-                *(sys.executable, "-m", "poise", "serve", "--port", str(port), "--admin-port", str(admin_port)),
-                *(word for replica in replicas for word in ("--replica", replica.url)),
-                *(("--policy", policy) if policy else ()),
-            ],
-            f"http://127.0.0.1:{port}",
-            logs / f"gateway-{port}.log",
-            {},
-            die_with_parent,
-        )
+        command = (sys.executable, "-m", "poise", "serve", "--port", str(port), "--admin-port", str(admin_port))
+        fleet = [word for replica in replicas for word in ("--replica", replica.url)]
+        chosen = ["--policy", policy] if policy else []
+        super().__init__([*command, *fleet, *chosen], f"http://127.0.0.1:{port}", logs / f"gateway-{port}.log", {})
         self.admin_url = f"http://127.0.0.1:{admin_port}"
 
     def fleet(self) -> list[dict[str, Any]]:
         """What the gateway knows of each replica, in the order in which they were given."""
         replicas: list[dict[str, Any]] = call(self.admin_url + "/api/fleet").json()["replicas"]
         return replicas
+
+    def is_complete(self) -> bool:
+        """Whether every replica is ready and has been read; the gateway itself is ready with the first."""
+        return all(replica["state"] == "ready" and replica["metrics_age_s"] is not None for replica in self.fleet())
 
 
 OpenGateway = Callable[..., AbstractContextManager[Gateway]]
