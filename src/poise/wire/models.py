@@ -1,6 +1,6 @@
 """Model lists: one replica's `/v1/models` read, and the lists of many replicas merged into the gateway's own."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -42,10 +42,15 @@ def read_models(body: bytes) -> tuple[ModelEntry, ...]:
         ) from None
 
 
-def merge_models(lists: Iterable[Iterable[ModelEntry]]) -> bytes:
-    """All entries as one list in JSON: each id once, in the order first seen, as the first replica wrote it."""
+def merge_models(lists: Iterable[Iterable[ModelEntry]]) -> dict[str, bytes]:
+    """Id -> JSON object: each id once, in the order first seen, as the first replica wrote it."""
     entries: dict[str, bytes] = {}
     for models in lists:
         for model in models:
             entries.setdefault(model.id, model.json)
+    return entries
+
+
+def list_models(entries: Mapping[str, bytes]) -> bytes:
+    """The body of `/v1/models` for `entries`."""
     return b'{"object":"list","data":[' + b",".join(entries.values()) + b"]}"

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from poise.wire.models import ModelListError, merge_models, read_models
+from poise.wire.models import ModelListError, list_models, merge_models, read_models
 
 
 def _list(*models: dict[str, object]) -> bytes:
@@ -13,7 +13,7 @@ def _list(*models: dict[str, object]) -> bytes:
 
 def test_entries_keep_every_field_as_the_replica_wrote_it() -> None:
     entry = {"id": "qwen", "object": "model", "created": 1, "root": "/models/qwen", "max_model_len": 4096, "x": [1.50]}
-    assert json.loads(merge_models([read_models(_list(entry))])) == {"object": "list", "data": [entry]}
+    assert json.loads(list_models(merge_models([read_models(_list(entry))]))) == {"object": "list", "data": [entry]}
     (read,) = read_models(b'{"data":[ {"id" : "a", "n": 1.50} ]}')
     assert read.json == b'{"id" : "a", "n": 1.50}'
 
@@ -21,12 +21,12 @@ def test_entries_keep_every_field_as_the_replica_wrote_it() -> None:
 def test_each_id_is_listed_once_in_the_order_first_seen() -> None:
     first = read_models(_list({"id": "b", "from": 1}, {"id": "a", "from": 1}))
     second = read_models(_list({"id": "a", "from": 2}, {"id": "c", "from": 2}))
-    merged = json.loads(merge_models([first, second]))["data"]
+    merged = json.loads(list_models(merge_models([first, second])))["data"]
     assert merged == [{"id": "b", "from": 1}, {"id": "a", "from": 1}, {"id": "c", "from": 2}]
 
 
 def test_no_lists_make_an_empty_list() -> None:
-    assert json.loads(merge_models([])) == {"object": "list", "data": []}
+    assert json.loads(list_models(merge_models([]))) == {"object": "list", "data": []}
 
 
 @pytest.mark.parametrize(
