@@ -63,7 +63,7 @@ async def _run(demo: DemoSettings, console: Console) -> None:
     ):
         await _show(demo, gateway, traffic, stopped, console)
         summary = traffic.summary()
-    console.print(f"policy {demo.policy}: {traffic_line(summary)}", highlight=False)
+    console.print(f"policy {demo.policy}: {traffic_line(summary)}", highlight=False, markup=False)
     if not summary.completed:
         raise StartError("no request was answered", hint=summary.last_error or "let the demo run for longer")
 
@@ -89,21 +89,22 @@ async def _gateway(demo: DemoSettings, urls: list[str]) -> AsyncIterator[Gateway
 async def _show(
     demo: DemoSettings, gateway: Gateway, traffic: Traffic, stopped: asyncio.Event, console: Console
 ) -> None:
-    """Show the fleet and the traffic until it is time to stop."""
+    """Show the fleet and the traffic until it is time to stop: a live table, or lines where there is no terminal."""
     started_s = monotonic_s()
-    heading = (
+    console.print(
         f"poise demo: {demo.replicas} simulated engines ({demo.profile}), policy {demo.policy}; "
-        f"metrics on http://127.0.0.1:{gateway.admin_port}/metrics"
+        f"metrics on http://127.0.0.1:{gateway.admin_port}/metrics\n"
+        f"try it: {example_request(gateway.port, DEFAULT_MODEL)}",
+        highlight=False,
+        markup=False,
     )
-    example = example_request(gateway.port, DEFAULT_MODEL)
     if not console.is_terminal:
-        console.print(f"{heading}\ntry it: {example}", highlight=False)
         async for elapsed_s in _ticks(started_s, LINE_EVERY_S, demo.duration_s, stopped):
-            console.print(plain_line(gateway.fleet, traffic.summary(), elapsed_s), highlight=False)
+            console.print(plain_line(gateway.fleet, traffic.summary(), elapsed_s), highlight=False, markup=False)
         return
     with Live(console=console, auto_refresh=False) as live:
         async for _ in _ticks(started_s, LIVE_EVERY_S, demo.duration_s, stopped):
-            live.update(live_view(gateway.fleet, traffic.summary(), heading, example), refresh=True)
+            live.update(live_view(gateway.fleet, traffic.summary()), refresh=True)
 
 
 async def _ticks(

@@ -14,14 +14,14 @@ COMFORT_RATIO = 0.8
 """KV usage up to which a replica keeps what it has cached; it is shown in green up to here."""
 
 
-def live_view(fleet: Fleet, traffic: Summary, heading: str, example: str) -> RenderableType:
-    """The whole view. `heading` says what runs, `example` is a request to try."""
-    table = Table(title=heading, title_justify="left")
+def live_view(fleet: Fleet, traffic: Summary) -> RenderableType:
+    """The whole view."""
+    table = Table()
     for column in ("replica", "state", "running", "waiting", "KV usage", "prefix hits", "in flight", "requests"):
         table.add_column(column, justify="left" if column in ("replica", "state", "KV usage") else "right")
     for replica in fleet:
         table.add_row(*_row(replica, fleet.kv_throttle_ratio))
-    return Group(table, Text(traffic_line(traffic)), Text(), Text("try it:"), Text(f"  {example}", style="cyan"))
+    return Group(table, Text(traffic_line(traffic)))
 
 
 def _row(replica: Replica, throttle_ratio: float) -> list[Text | str]:
