@@ -3,9 +3,10 @@
 import asyncio
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,19 @@ async def test_no_engine_outlives_a_demo_that_was_killed() -> None:
         children = children_of(process.pid)
         process.kill()
         await gone(children)
+
+
+async def test_a_usual_port_in_use_is_replaced_by_a_free_one_and_one_asked_for_is_not() -> None:
+    with ExitStack() as held:
+        with suppress(OSError):  # another process has it, which is just as well
+            held.enter_context(socket.create_server(("127.0.0.1", 8080)))
+        usual = [sys.executable, "-m", "poise", "demo", "--replicas", "1", "--duration", "1.5", "--rate", "20"]
+        for arguments, code in ((["--admin-port", "0"], 0), (["--admin-port", "0", "--port", "8080"], 1)):
+            process = await asyncio.create_subprocess_exec(
+                *usual, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+            )
+            async with asyncio.timeout(DEADLINE_S):
+                stdout, stderr = await process.communicate()
+            assert process.returncode == code, stderr
+            assert b"127.0.0.1:8080" not in stdout
+            assert (b"cannot listen on 127.0.0.1 port 8080: the port is in use" in stderr) == bool(code)

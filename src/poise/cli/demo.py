@@ -15,10 +15,10 @@ def demo(  # noqa: PLR0913  the signature is the list of flags
     profile: Annotated[
         str, typer.Option(metavar="NAME", help="What is simulated: see poise engine --help.")
     ] = "rtx-4090-llama-3.1-8b",
-    speed: Annotated[float, typer.Option(metavar="X", help="Run the engines so many times faster.")] = 1.0,
-    rate: Annotated[float, typer.Option(metavar="R", help="New conversations each second, on average.")] = 4.0,
+    speed: Annotated[float, typer.Option(min=0.01, metavar="X", help="Run the engines so many times faster.")] = 1.0,
+    rate: Annotated[float, typer.Option(min=0.01, metavar="R", help="New conversations each second, on average.")] = 4.0,
     duration: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Stop after so long. Unset: run until Ctrl-C.")
+        float | None, typer.Option(min=0, metavar="SECONDS", help="Stop after so long. Unset: run until Ctrl-C.")
     ] = None,
     port: Annotated[
         int | None, typer.Option(metavar="PORT", help="Data port. Unset: 8080, or a free one if that is in use.")

@@ -64,21 +64,23 @@ async def _run(demo: DemoSettings, console: Console) -> None:
         await _show(demo, gateway, traffic, stopped, console)
         summary = traffic.summary()
     console.print(f"policy {demo.policy}: {traffic_line(summary)}", highlight=False, markup=False)
-    if not summary.completed:
+    if not summary.completed and not stopped.is_set():
         raise StartError("no request was answered", hint=summary.last_error or "let the demo run for longer")
 
 
 @asynccontextmanager
 async def _gateway(demo: DemoSettings, urls: list[str]) -> AsyncIterator[Gateway]:
+    ports = {"port": demo.port, "admin.port": demo.admin_port}
     overrides: dict[str, Any] = {"host": "127.0.0.1", "replicas": urls, "policy.name": demo.policy}
-    overrides |= {key: port for key, port in (("port", demo.port), ("admin.port", demo.admin_port)) if port is not None}
+    overrides |= {key: port for key, port in ports.items() if port is not None}
     gateway = Gateway(load_config(None, {}, overrides).settings)
     try:
         await gateway.start()
     except PortError as error:
-        if not error.in_use or demo.port is not None or demo.admin_port is not None:
+        free_ones = {key: 0 for key, port in ports.items() if port is None}
+        if not error.in_use or not free_ones:
             raise
-        gateway = Gateway(load_config(None, {}, overrides | {"port": 0, "admin.port": 0}).settings)
+        gateway = Gateway(load_config(None, {}, overrides | free_ones).settings)
         await gateway.start()
     try:
         yield gateway
