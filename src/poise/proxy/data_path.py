@@ -1,7 +1,6 @@
 """The data path: listens, and ties connections to fleet, policy, limits and counters."""
 
 import asyncio
-import itertools
 import secrets
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol, cast
@@ -59,9 +58,8 @@ class DataPath:
         self.tasks = TaskGroupOwner()
         self._connections: dict[Replica, ReplicaConnections] = {}
         self._server: asyncio.Server | None = None
-        self._request_ids = (
-            b"%b%x" % (prefix, n) for prefix in [secrets.token_hex(6).encode()] for n in itertools.count(1)
-        )
+        self._request_id_prefix = secrets.token_hex(6).encode()
+        self._requests = 0
         limits = settings.limits
         self.body_too_large = Refusal(
             413, "body_too_large", f"the request's body is larger than the limit of {limits.body_bytes} bytes", "caller"
@@ -121,7 +119,8 @@ class DataPath:
 
     def next_request_id(self) -> bytes:
         """An id for a request that came without one, unique over processes and restarts."""
-        return next(self._request_ids)
+        self._requests += 1
+        return b"%b%x" % (self._request_id_prefix, self._requests)
 
     def connections(self, replica: "Replica") -> ReplicaConnections:
         """The connections to `replica`."""

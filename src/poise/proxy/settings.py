@@ -1,6 +1,6 @@
 """The data path's settings, as `poise.config` fills them; every duration in seconds, every size in bytes."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from poise.core.errors import ConfigError
 
@@ -25,9 +25,10 @@ class Timeouts:
     keep_alive_s: float = 75.0
 
     def __post_init__(self) -> None:
-        for name in self.__slots__:
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"timeouts.{name} is {getattr(self, name)}", hint="time limits are above 0")
+        for limit in fields(self):
+            if not getattr(self, limit.name) > 0:
+                seen = getattr(self, limit.name)
+                raise ConfigError(f"timeouts.{limit.name} is {seen}", hint="time limits are above 0")
 
 
 @dataclass(frozen=True, slots=True)
