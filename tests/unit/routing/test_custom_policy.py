@@ -42,14 +42,18 @@ not_a_class = 3
 
 @pytest.fixture(autouse=True)
 def my_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "my_policies.py").write_text(MODULE)
+    (tmp_path / "users_policies.py").write_text(MODULE)
     (tmp_path / "broken_policies.py").write_text("1 / 0")
     monkeypatch.syspath_prepend(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("name", "settings", "slot"),
-    [("my_policies:Good", {}, 3), ("my_policies:Good", {"slot": 5}, 5), ("my_policies:AnySettings", {"slot": 6}, 6)],
+    [
+        ("users_policies:Good", {}, 3),
+        ("users_policies:Good", {"slot": 5}, 5),
+        ("users_policies:AnySettings", {"slot": 6}, 6),
+    ],
 )
 def test_a_class_is_made_with_its_settings(name: str, settings: dict[str, object], slot: int) -> None:
     policy = make_policy(name, settings, Random(0))
@@ -62,16 +66,16 @@ def test_a_class_is_made_with_its_settings(name: str, settings: dict[str, object
         ("no_such_module_at_all:Good", {}, "cannot be imported: ModuleNotFoundError"),
         ("broken_policies:Good", {}, "cannot be imported: ZeroDivisionError"),
         (":Good", {}, "cannot be imported"),
-        ("my_policies:", {}, "does not exist"),
-        ("my_policies:Goood", {}, "classes in my_policies: Send, Good"),
-        ("my_policies:not_a_class", {}, "is not a class but a int"),
-        ("my_policies:WithoutChoose", {}, "has no method choose"),
-        ("my_policies:Slow", {}, "async"),
-        ("my_policies:TooFew", {}, "too many positional arguments"),
-        ("my_policies:Good", {"solt": 1}, "did you mean 'slot'?"),
-        ("my_policies:Needs", {}, "missing 1 required positional argument: 'depth'"),
-        ("my_policies:Fails", {}, "cannot be made: OSError: no luck"),
-        ("my_policies:AnySettings", {}, "cannot be made: KeyError"),
+        ("users_policies:", {}, "does not exist"),
+        ("users_policies:Goood", {}, "classes in users_policies: Send, Good"),
+        ("users_policies:not_a_class", {}, "is not a class but a int"),
+        ("users_policies:WithoutChoose", {}, "has no method choose"),
+        ("users_policies:Slow", {}, "async"),
+        ("users_policies:TooFew", {}, "too many positional arguments"),
+        ("users_policies:Good", {"solt": 1}, "did you mean 'slot'?"),
+        ("users_policies:Needs", {}, "missing 1 required positional argument: 'depth'"),
+        ("users_policies:Fails", {}, "cannot be made: OSError: no luck"),
+        ("users_policies:AnySettings", {}, "cannot be made: KeyError"),
     ],
 )
 def test_what_cannot_be_used_is_said(name: str, settings: dict[str, object], said: str) -> None:
