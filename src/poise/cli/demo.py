@@ -16,7 +16,7 @@ def demo(  # noqa: PLR0913  the signature is the list of flags
         str, typer.Option(metavar="NAME", help="What is simulated: see poise engine --help.")
     ] = "rtx-4090-llama-3.1-8b",
     speed: Annotated[float, typer.Option(min=0.01, metavar="X", help="Run the engines so many times faster.")] = 1.0,
-    rate: Annotated[float, typer.Option(min=0.01, metavar="R", help="New conversations each second, on average.")] = 4.0,
+    rate: Annotated[float, typer.Option(min=0.01, metavar="R", help="New conversations each second.")] = 4.0,
     duration: Annotated[
         float | None, typer.Option(min=0, metavar="SECONDS", help="Stop after so long. Unset: run until Ctrl-C.")
     ] = None,
