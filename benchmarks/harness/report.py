@@ -26,7 +26,7 @@ def section(document: dict[str, Any]) -> list[str]:
     """One scenario: heading, what was done, the table, and what to know of single figures."""
     base = document["base"]
     headings = ["router", "version", *(column["heading"] for column in document["columns"]), f"{base} / router"]
-    lines = [f"## {document['title']}", "", f"{document['how'].capitalize()}.", ""]
+    lines = [f"## {document['title']}", "", f"{document['how'][:1].upper()}{document['how'][1:]}.", ""]
     lines += ["| " + " | ".join(headings) + " |", "|" + " --- |" * len(headings)]
     remarks = []
     for name, router in document["routers"].items():

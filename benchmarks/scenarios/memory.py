@@ -14,7 +14,7 @@ SLOW_STEER = " gap_us=0 chunks=40000"
 GAP_US = 100_000
 PROMPTS = 200_000
 PROMPT_BYTES = 2000
-PROMPTS_S = 20.0
+PROMPTS_S = 30.0
 """The distinct prompts stop here at a router that is not that fast."""
 MEGABYTE = 1e6
 

@@ -59,7 +59,9 @@ typedef struct {
     size_t length;
 } text;
 
-static text plain_answer, stream_head, chunk, stream_end, models_answer, health_answer, not_found;
+#define CHUNK_TEXTS 26  // gateways that guard against a model stuck on one token must see different ones
+static text chunks[CHUNK_TEXTS];
+static text plain_answer, stream_head, stream_end, models_answer, health_answer, not_found;
 
 static text make_text(const char *format, ...) __attribute__((format(printf, 1, 2)));
 static text make_text(const char *format, ...) {
@@ -87,12 +89,12 @@ static text stream_event(const char *content, const char *finish_reason) {
 
 static text framed(text event) { return make_text("%zx\r\n%s\r\n", event.length, event.data); }
 
-// An event of `chunk_bytes` in all: its content is padded with the letter a.
-static text padded_event(void) {
+// An event of `chunk_bytes` in all: its content is padded with one letter.
+static text padded_event(char letter) {
     size_t bare = stream_event("", "null").length;
     size_t padding = options.chunk_bytes > (int)bare ? (size_t)options.chunk_bytes - bare : 1;
     char *content = must(calloc(1, padding + 1));
-    memset(content, 'a', padding);
+    memset(content, letter, padding);
     text event = stream_event(content, "null");
     free(content);
     return event;
@@ -108,7 +110,7 @@ static void prepare_answers(void) {
     stream_head = make_text(
         "HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
         "transfer-encoding: chunked\r\n\r\n");
-    chunk = framed(padded_event());
+    for (int i = 0; i < CHUNK_TEXTS; i++) chunks[i] = framed(padded_event((char)('a' + i)));
     text last = framed(stream_event("", "\"stop\""));
     stream_end = make_text("%se\r\ndata: [DONE]\n\n\r\n0\r\n\r\n", last.data);
     body = make_text(
@@ -234,7 +236,7 @@ static bool advance(connection *c, nanoseconds now) {
         if (now - c->due > LATE && c->gap) late_chunks++;
         c->chunks_left--;
         replicas[c->replica].chunks++;
-        if (!put_text(c, chunk)) return false;
+        if (!put_text(c, chunks[c->chunks_left % CHUNK_TEXTS])) return false;
         if (c->gap) break;
     }
     if (c->streaming && !c->unsent_length) {
