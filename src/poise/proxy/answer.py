@@ -7,22 +7,20 @@ exchange what the bytes say; the exchange decides what becomes of the request.
 from typing import TYPE_CHECKING
 
 from poise.proxy.retry import ABORTED, LOST, Failure
-from poise.proxy.routes import StreamEnd
-from poise.wire import answers
-from poise.wire.http import AnswerHead, error_event, status_line
+from poise.wire.answers import RefusedInStream, first_verdict, plain_verdict
+from poise.wire.http import AnswerHead
 from poise.wire.sse import EventCutter
+from poise.wire.stream_end import Fault, StreamEnd, StreamEndWatch, done_offset
 
 if TYPE_CHECKING:
-    from poise.core.errors import Refusal
     from poise.proxy.exchange import Exchange
 
 HELD_PLAIN_BYTES = 1024 * 1024
 """A plain answer longer than this is passed on before its end is known: no finish reason is worth more memory."""
 HELD_STREAM_BYTES = 64 * 1024
 """A stream whose first event is longer than this is output: refusals are short."""
-STREAM_HEADERS = b"cache-control: no-cache, no-transform\r\nx-accel-buffering: no\r\n"
-"""So that no proxy in front of the gateway collects or recodes events."""
 DONE_LINE = b"data: [DONE]"
+FAILURES = {Fault.ABORTED: ABORTED, Fault.UNFINISHED: LOST}
 
 
 class PlainAnswer:
@@ -48,7 +46,7 @@ class PlainAnswer:
         self._held.append(body)
         self._held_bytes += len(body)
         self._exchange.active = True
-        if self._held_bytes > self._hold_limit:
+        if self._held_bytes > self._hold_limit and not self._exchange.out.begun:
             self._commit(b"".join(self._held), whole=False)
 
     def end(self) -> None:
@@ -63,7 +61,7 @@ class PlainAnswer:
             exchange.refused(self, self._status)
             return
         if self._status == 200 and exchange.request_generates:
-            broken_off, exchange.usage = answers.plain_verdict(body)
+            broken_off, exchange.usage = plain_verdict(body)
             if broken_off:
                 exchange.attempt_failed(ABORTED)
                 return
@@ -84,28 +82,23 @@ class PlainAnswer:
         head, exchange = self._head, self._exchange
         exchange.first_output()
         length = -1 if head.bodiless else len(body) if whole else head.length
-        exchange.out.answer([status_line(self._status), *head.lines], body, length=length)
+        exchange.out.answer(head, body, length=length)
 
 
 class StreamAnswer:
     """An event stream. `committed` once output has been passed on; from then on each read costs one write."""
 
-    __slots__ = (
-        "_before", "_cutter", "_end", "_exchange", "_failure", "_head", "_held", "_held_bytes", "_kept", "_last",
-        "_status", "committed",
-    )  # fmt: skip
+    __slots__ = ("_cutter", "_exchange", "_failure", "_head", "_held", "_held_bytes", "_kept", "_watch", "committed")
 
     def __init__(self, exchange: "Exchange", head: AnswerHead, end: StreamEnd) -> None:
         self._exchange = exchange
         self._head = head
-        self._status = head.status
-        self._end = end
         self._cutter = EventCutter()
+        self._watch = StreamEndWatch(end)
         self._held: list[bytes] = []
         self._held_bytes = 0
         self._kept = b""
-        self._before = self._last = b""
-        """The last two blocks of complete events: finish reason, usage and `[DONE]` come in one to three reads."""
+        """The beginning of what may become `[DONE]`, which is passed on only if it is one."""
         self._failure: Failure | None = None
         self.committed = False
 
@@ -115,20 +108,25 @@ class StreamAnswer:
         exchange.active = True
         if not self.committed:
             self._feed_held(body)
-        elif body.endswith(b"\n\n") and not self._kept and self._cutter.between_events and b"[DONE]" not in body:
-            self._before, self._last = self._last, body
+        elif (
+            body.endswith(b"\n\n")
+            and not self._kept
+            and self._cutter.between_events
+            and self._failure is None
+            and self._watch.says_nothing(body)
+        ):
             exchange.out.body(body)
         else:
-            self._pass_on_cut(body)
+            self._pass_on(self._kept + body, self._cutter.feed(body))
 
     def _feed_held(self, body: bytes) -> None:
         self._held.append(body)
         self._held_bytes += len(body)
         block = self._cutter.feed(body)
-        verdict = answers.first_verdict(block) if block else self._held_bytes > HELD_STREAM_BYTES
+        verdict = first_verdict(block) if block else self._held_bytes > HELD_STREAM_BYTES
         if verdict is False:
             return
-        if isinstance(verdict, answers.RefusedInStream):
+        if isinstance(verdict, RefusedInStream):
             self._exchange.refused_in_stream(verdict)
             return
         held = self._held[0] if len(self._held) == 1 else b"".join(self._held)
@@ -137,24 +135,21 @@ class StreamAnswer:
         self._exchange.first_output()
         head = self._head
         head.drop(b"cache-control", b"x-accel-buffering")
-        self._exchange.out.stream_head([status_line(self._status), *head.lines, STREAM_HEADERS])
+        self._exchange.out.stream_head(head.status, head.lines)
         self._pass_on(held, block)
-
-    def _pass_on_cut(self, body: bytes) -> None:
-        self._pass_on(self._kept + body, self._cutter.feed(body))
 
     def _pass_on(self, data: bytes, block: bytes) -> None:
         """Pass `data` on, `block` being the complete events that it finishes; keep back what may become `[DONE]`."""
         if self._failure is not None:
             return  # the end that came was not one: nothing behind it is passed on
+        watch = self._watch
         if block:
-            offset = answers.done_offset(data) if self._end is StreamEnd.DONE and b"[DONE]" in block else None
-            self._before, self._last = self._before[-4096:] + self._last, block
-            if offset is not None and (failure := self._wrong_end()) is not None:
-                self._failure = failure
-                data = data[:offset]
+            watch.note(block)
+            if watch.end is StreamEnd.DONE and watch.ended and not watch.errored and (fault := watch.fault()):
+                self._failure = FAILURES[fault]
+                data = data[: done_offset(data)]
         rest = bytes(self._cutter.rest)
-        self._kept = rest if rest and self._end is StreamEnd.DONE and DONE_LINE.startswith(rest[:12]) else b""
+        self._kept = rest if rest and watch.end is StreamEnd.DONE and DONE_LINE.startswith(rest[:12]) else b""
         if self._kept:
             data = data[: len(data) - len(rest)]
         if data:
@@ -162,56 +157,28 @@ class StreamAnswer:
 
     def end(self) -> None:
         """The body is complete: was the answer?"""
-        exchange = self._exchange
+        exchange, watch = self._exchange, self._watch
         if not self.committed:
             exchange.attempt_failed(LOST)
             return
         if self._kept:
             exchange.out.body(self._kept)
-        failure = self._failure or self._missing_end()
-        tail = self._before + self._last
-        exchange.usage = answers.stream_usage(tail)
-        if failure is None:
+        fault = watch.fault()
+        exchange.usage = watch.usage
+        if fault is None:
             exchange.out.end()
-            exchange.complete(self._status)
-        elif answers.has_error_event(tail):
+            exchange.complete(self._head.status)
+        elif watch.errored:
             exchange.out.end()
-            exchange.failed(failure)
+            exchange.failed(FAILURES[fault])
         else:
-            exchange.attempt_failed(failure)
+            exchange.attempt_failed(FAILURES[fault])
 
     def broken_off(self, failure: Failure) -> None:
         """The stream will not be completed: end it for the caller with an error event."""
-        self._exchange.usage = answers.stream_usage(self._before + self._last)
-        self._exchange.out.body(self.error_event(failure.refusal))
-        self._exchange.out.end()
-
-    def error_event(self, refusal: "Refusal") -> bytes:
-        """An event that says that the stream has failed, closing an unfinished one first."""
-        separator = b"" if self._cutter.between_events else b"\n\n"
-        return separator + error_event(refusal, typed=self._end is not StreamEnd.DONE)
-
-    def _wrong_end(self) -> Failure | None:
-        """Why a `[DONE]` that has come is not one, None if it is."""
-        tail = self._before + self._last
-        if answers.aborted(tail):
-            return ABORTED
-        if answers.finished(tail) or answers.has_error_event(tail):
-            return None
-        return LOST
-
-    def _missing_end(self) -> Failure | None:
-        tail = self._before + self._last
-        if answers.aborted(tail):
-            return ABORTED
-        if answers.has_error_event(tail):
-            return LOST
-        if self._end is StreamEnd.DONE:
-            ended = b"[DONE]" in self._last
-        elif self._end is StreamEnd.MESSAGE_STOP:
-            ended = answers.has_message_stop(tail)
-        elif self._end is StreamEnd.RESPONSE_COMPLETED:
-            ended = answers.has_response_end(tail)
-        else:
-            ended = True
-        return None if ended else LOST
+        out = self._exchange.out
+        self._exchange.usage = self._watch.usage
+        if not self._cutter.between_events:
+            out.body(b"\n\n")
+        out.error_event(failure.refusal)
+        out.end()

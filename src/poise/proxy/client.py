@@ -9,7 +9,7 @@ import httptools
 
 from poise.core.errors import Refusal
 from poise.proxy.exchange import Exchange
-from poise.proxy.local import LocalAnswer, local_answer
+from poise.proxy.local import local_answer
 from poise.proxy.request import IncomingRequest
 from poise.proxy.response import ResponseWriter
 from poise.proxy.tunnel import join_tunnel
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from poise.proxy.data_path import DataPath
     from poise.proxy.upstream import UpstreamConnection
 
+BAD_REQUEST = Refusal(400, "bad_request", "the request is not valid HTTP/1.1", "caller")
 MAX_PIPELINED = 16
 """Requests read ahead of the one being answered; then reading pauses."""
 LINGER_S = 2.0
@@ -44,7 +45,11 @@ class ClientConnection:
         self._in_body = self._partial = False
         self._received_bytes = 0
         self._receiving_bytes = 0
+        """Received of a body that is not complete ..."""
+        self._unfinished_bytes = 0
+        """... and how much of that is kept, ..."""
         self._buffered_bytes = 0
+        """... which is part of all that is kept for this connection."""
         self._since_s = monotonic()
         """When the request being read began, or the connection became idle; when the caller stopped reading."""
         self._lingering = False
@@ -57,13 +62,19 @@ class ClientConnection:
         settings = self._path.settings
         self.out = ResponseWriter(self.transport, settings.cors, reveal_replica=settings.reveal_replica)
         self._path.clients.add(self)
+        self._path.counters.client_connections += 1
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._path.clients.discard(self)
+        self.forget()
         self._waiting.clear()
         if self._exchange is not None:
             self._exchange.cancel()
         self._account(-self._buffered_bytes)
+
+    def forget(self) -> None:
+        """The connection has ended, or is a tunnel that has."""
+        self._path.clients.discard(self)
+        self._path.counters.client_connections -= 1
 
     def data_received(self, data: bytes) -> None:
         if self._lingering:
@@ -78,7 +89,7 @@ class ClientConnection:
             if rest and not self._request.wants_websocket:
                 self.data_received(rest)
         except httptools.HttpParserError:
-            self._refuse_message(Refusal(400, "bad_request", "the request is not valid HTTP/1.1", "caller"))
+            self._refuse_message(BAD_REQUEST)
         else:
             if self._receiving and not self._lingering:
                 self._check_unfinished(len(data))
@@ -120,15 +131,24 @@ class ClientConnection:
         self._in_body = True
         request.method = parser.get_method()
         request.keep_alive = parser.should_keep_alive()
-        if (not request.keep_alive or request.connection is not None) and parser.get_http_version() == "1.0":
-            request.http10, request.keep_alive = True, False
+        if not request.keep_alive or request.connection is not None:
+            version = parser.get_http_version()
+            if version == "1.0":
+                request.http10, request.keep_alive = True, False
+            elif version != "1.1":
+                self._refuse_message(BAD_REQUEST)
+                return
         request.head_complete()
         limits = self._path.settings.limits
         if self._received_bytes > limits.head_bytes and request.head_bytes > limits.head_bytes:
             self._refuse_message(self._path.head_too_large)
             return
+        request.own_answer = own = local_answer(self._path, request)
         if request.declared_bytes > limits.body_bytes:
             self._refuse_message(self._path.body_too_large)
+            return
+        if isinstance(own, Refusal) and request.expects_continue:
+            self._refuse_message(own)
             return
         if request.expects_continue and self._exchange is None and not self._waiting:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -142,8 +162,9 @@ class ClientConnection:
         request, parts = self._request, self._parts
         request.body = parts[0] if len(parts) == 1 else b"".join(parts)
         parts.clear()
-        self._account(len(request.body) - self._receiving_bytes)
         self._receiving_bytes = 0
+        self._account(len(request.body) - self._unfinished_bytes)
+        self._unfinished_bytes = 0
         if len(request.body) > self._path.settings.limits.body_bytes:
             self._refuse_message(self._path.body_too_large)
         elif self._path.over_budget:
@@ -161,17 +182,18 @@ class ClientConnection:
         if not request.request_id:
             request.request_id = self._path.next_request_id()
         self.out.prepare(request)
-        local = local_answer(self._path, request)
-        if local is None:
+        own = request.own_answer
+        if own is None:
             assert request.route is not None
             self._exchange = exchange = Exchange(self._path, self, request, request.route)
             exchange.start()
             return
-        if isinstance(local, Refusal):
-            self._path.refused_by_gateway(local, request)
-            local = LocalAnswer(local.status, error_body(local), tuple(refusal_headers(local)))
-        body = b"" if request.method == b"HEAD" else local.body
-        self.out.whole(local.status, body, list(local.headers))
+        self.release_body(request)
+        if isinstance(own, Refusal):
+            self._path.refused_by_gateway(own, request)
+            self.out.whole(own.status, error_body(own), refusal_headers(own))
+        else:
+            self.out.whole(own.status, own.body, own.headers)
         self._request_done(request)
 
     def exchange_ended(self, request: IncomingRequest) -> None:
@@ -227,7 +249,11 @@ class ClientConnection:
                 self._refuse_message(self._path.head_too_large)
             return
         self._receiving_bytes += received_bytes
-        self._account(received_bytes)
+        if isinstance(self._request.own_answer, Refusal):
+            self._parts.clear()  # nobody will read it: the rest is let pass so that the connection can go on
+        else:
+            self._unfinished_bytes += received_bytes
+            self._account(received_bytes)
         if max(self._receiving_bytes - limits.head_bytes, self._request.declared_bytes) > limits.body_bytes:
             self._refuse_message(self._path.body_too_large)
         elif self._path.over_budget:
@@ -242,8 +268,8 @@ class ClientConnection:
         self._lingering = True
         self._receiving = False
         self._parts.clear()
-        self._account(-self._receiving_bytes)
-        self._receiving_bytes = 0
+        self._account(-self._unfinished_bytes)
+        self._receiving_bytes = self._unfinished_bytes = 0
         if self._exchange is None and not self._waiting:
             self._write_refusal(refusal)
         else:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from poise.core.decision import Send, Wait
 from poise.core.errors import Refusal
 from poise.core.request import Outcome
-from poise.proxy.answer import STREAM_HEADERS, PlainAnswer, StreamAnswer
+from poise.proxy.answer import PlainAnswer, StreamAnswer
 from poise.proxy.request_log import RequestLine
 from poise.proxy.retry import STALE, TIMED_OUT, UNREACHABLE, Failure, FailureKind
 from poise.wire import facts as request_facts
 from poise.wire.answers import RefusedInStream, Usage
-from poise.wire.http import AnswerHead, error_body, error_event, refusal_headers, status_line
+from poise.wire.http import AnswerHead, error_body, refusal_headers, status_line
 
 if TYPE_CHECKING:
     from poise.fleet.ticket import Ticket
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from poise.proxy.upstream import UpstreamConnection
 
 NO_REPLICA = Refusal(503, "no_replica", "no replica can take the request now", "gateway", retry_after_s=1)
-HOLDING_HEAD = b"content-type: text/event-stream; charset=utf-8\r\n" + STREAM_HEADERS
 HOLDING_COMMENT = b": waiting for the replica\n\n"
 
 
@@ -151,7 +150,7 @@ class Exchange:
         self.stage = Stage.SENT
         self._upstream = connection
         self._sent_s = self._quiet_since_s = now_s
-        if self._client.write_paused:
+        if self.caller_is_slow:
             connection.transport.pause_reading()
         connection.send(self, b"".join(parts), body)
 
@@ -195,7 +194,7 @@ class Exchange:
             return
         self._settle(Outcome.FAILED if refused.status >= 500 else Outcome.CALLER_ERROR)
         if self.out.begun:
-            self.out.body(b"data: %b\n\n" % refused.body)
+            self.out.event(refused.body, failed=True)
             self.out.end()
         else:
             retry_after = [(b"retry-after", b"1")] if refused.status == 503 else []
@@ -253,7 +252,7 @@ class Exchange:
         """One side of a tunnel has ended, and the other with it. Said once by each side."""
         if self.stage is not Stage.ENDED:
             self._settle(Outcome.COMPLETED)
-            self._path.clients.discard(self._client)
+            self._client.forget()
             self._finish(Outcome.COMPLETED, 101)
 
     def client_must_close(self) -> None:
@@ -278,6 +277,11 @@ class Exchange:
         self._drop_upstream()
         self._settle(Outcome.CANCELLED)
         self._finish(Outcome.CANCELLED, 499)
+
+    @property
+    def caller_is_slow(self) -> bool:
+        """Whether the caller has not taken what was written, so that its answer is not read on."""
+        return self._client.write_paused
 
     def pause(self) -> None:
         """The caller reads slowly: stop reading its answer."""
@@ -326,7 +330,7 @@ class Exchange:
 
     def _hold(self) -> None:
         """Keep the caller's connection alive while its answer is waited for."""
-        self.out.stream_head([status_line(200), HOLDING_HEAD])
+        self.out.stream_head(200, [b"content-type", b": ", b"text/event-stream; charset=utf-8", b"\r\n"])
         self.out.body(HOLDING_COMMENT)
 
     # -- ending
@@ -340,7 +344,7 @@ class Exchange:
         self._path.counters.refusals[refusal.code] += 1
         self._settle(Outcome.FAILED)
         if self.out.begun:
-            self.out.body(error_event(refusal, typed=False))
+            self.out.error_event(refusal)
             self.out.end()
         else:
             self.out.whole(refusal.status, error_body(refusal), refusal_headers(refusal))

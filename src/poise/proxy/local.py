@@ -8,6 +8,7 @@ from poise.core.errors import Refusal
 from poise.proxy.request import IncomingRequest
 from poise.proxy.response import cors_headers
 from poise.proxy.routes import Route, find_route
+from poise.wire.http import error_body
 
 if TYPE_CHECKING:
     from poise.proxy.data_path import DataPath
@@ -35,6 +36,9 @@ class LocalAnswer:
 UNKNOWN_PATH = Refusal(
     404, "unknown_path", "the gateway serves nothing at this path; paths are matched exactly", "caller"
 )
+METHOD_NOT_ALLOWED = Refusal(405, "method_not_allowed", "this path does not take this method", "caller")
+WRONG_HOSTS = Refusal(400, "bad_request", "a request has exactly one Host header", "caller")
+UNKNOWN_CODING = Refusal(501, "unknown_transfer_coding", "the only transfer coding taken is chunked", "caller")
 NOT_READY = Refusal(503, "not_ready", "no replica can take a request now", "gateway", retry_after_s=1)
 NO_MODELS = Refusal(503, "no_models", "no replica has listed its models yet", "gateway", retry_after_s=1)
 UNKNOWN_MODEL = Refusal(404, "model_not_found", "no replica serves this model", "caller")
@@ -44,6 +48,10 @@ ORIGIN_NOT_ALLOWED = Refusal(403, "origin_not_allowed", "this origin may not cal
 
 def local_answer(path: "DataPath", request: IncomingRequest) -> LocalAnswer | Refusal | None:
     """The gateway's own answer to `request`, None if it is for a replica. Sets the request's route and key name."""
+    if request.hosts != 1 and not request.http10:
+        return WRONG_HOSTS
+    if request.coding not in (b"", b"chunked"):
+        return UNKNOWN_CODING
     route = find_route(request.path)
     if route is None:
         return UNKNOWN_PATH
@@ -52,7 +60,7 @@ def local_answer(path: "DataPath", request: IncomingRequest) -> LocalAnswer | Re
         return _options(path, request, route)
     if request.method not in route.methods:
         allow = (b"allow", b", ".join((*route.methods, b"OPTIONS")))
-        return LocalAnswer(405, b'{"error":{"message":"method not allowed","code":"method_not_allowed"}}', (allow,))
+        return LocalAnswer(405, error_body(METHOD_NOT_ALLOWED), (allow,))
     if path.keys is not None and route.name not in ("health", "ready"):
         request.key_name = path.keys.authenticate(request.credential[1] if request.credential else None)
         if request.key_name is None:

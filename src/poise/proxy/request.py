@@ -1,6 +1,7 @@
 """One caller's request, read whole: what is sent on and what the gateway itself needs of it."""
 
 from enum import IntEnum, auto
+from typing import TYPE_CHECKING
 
 from poise.proxy.routes import Route
 from poise.wire.facts import SESSION_HEADERS, USER_HEADERS
@@ -11,6 +12,8 @@ class HeaderKind(IntEnum):
     """Why the gateway looks at a header. Headers without a kind are sent on as they came."""
 
     DROPPED = auto()
+    HOST = auto()
+    CODING = auto()
     CONNECTION = auto()
     UPGRADE = auto()
     LENGTH = auto()
@@ -26,7 +29,8 @@ class HeaderKind(IntEnum):
 
 HEADER_KINDS: dict[bytes, HeaderKind] = {
     **dict.fromkeys(HOP_BY_HOP, HeaderKind.DROPPED),
-    b"host": HeaderKind.DROPPED,
+    b"host": HeaderKind.HOST,
+    b"transfer-encoding": HeaderKind.CODING,
     b"content-length": HeaderKind.LENGTH,
     b"connection": HeaderKind.CONNECTION,
     b"upgrade": HeaderKind.UPGRADE,
@@ -41,6 +45,10 @@ HEADER_KINDS: dict[bytes, HeaderKind] = {
     **dict.fromkeys(USER_HEADERS, HeaderKind.USER),
 }
 
+if TYPE_CHECKING:
+    from poise.core.errors import Refusal
+    from poise.proxy.local import LocalAnswer
+
 _PLAIN_CONNECTION = frozenset({b"keep-alive", b"close", b"upgrade", b""})
 MAX_REQUEST_ID_BYTES = 128
 
@@ -49,9 +57,9 @@ class IncomingRequest:
     """A request as it is parsed. `head` is ready to be joined into the head that a replica is sent."""
 
     __slots__ = (
-        "_session_rank", "_user_rank", "body", "connection", "credential", "declared_bytes", "encoded",
-        "expects_continue", "head", "http10", "keep_alive", "key_name", "method", "origin", "path", "query",
-        "request_id", "route", "session_key", "target", "upgrade", "user_key",
+        "_session_rank", "_user_rank", "body", "coding", "connection", "credential", "declared_bytes", "encoded",
+        "expects_continue", "head", "hosts", "http10", "keep_alive", "key_name", "method", "origin", "own_answer",
+        "path", "query", "request_id", "route", "session_key", "target", "upgrade", "user_key",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -63,6 +71,10 @@ class IncomingRequest:
         self.head: list[bytes] = []
         """Headers to send on, flat: name, `: `, value, line end."""
         self.body = b""
+        self.own_answer: LocalAnswer | Refusal | None = None
+        """The gateway's own answer, None if the request is for a replica."""
+        self.hosts = 0
+        self.coding = b""
         self.declared_bytes = 0
         """`Content-Length` as the caller gave it; the parser has checked that it is a number."""
         self.connection: bytes | None = None
@@ -89,7 +101,9 @@ class IncomingRequest:
             self._special(kind, name, value)
 
     def _special(self, kind: HeaderKind, name: bytes, value: bytes) -> None:
-        if kind is HeaderKind.LENGTH:
+        if kind is HeaderKind.HOST:
+            self.hosts += 1
+        elif kind is HeaderKind.LENGTH:
             self.declared_bytes = int(value)
         elif kind is HeaderKind.CREDENTIAL:
             self.credential = (name, value)
@@ -97,6 +111,8 @@ class IncomingRequest:
             self.connection = value if self.connection is None else self.connection + b"," + value
         elif kind is HeaderKind.UPGRADE:
             self.upgrade = value.lower()
+        elif kind is HeaderKind.CODING:
+            self.coding = value.lower() if not self.coding else b"several"
         elif kind is HeaderKind.EXPECT:
             self.expects_continue = value.lower() == b"100-continue"
         elif kind is HeaderKind.REQUEST_ID:

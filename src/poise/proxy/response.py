@@ -1,13 +1,20 @@
 """Writes answers to one caller: heads with the gateway's own headers, bodies framed as the caller can read them."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from poise.wire.http import answer
+from poise.core.errors import Refusal
+from poise.wire.http import AnswerHead, error_body, own_head, status_line, without
+from poise.wire.stream_end import StreamEnd
 
 if TYPE_CHECKING:
     from poise.proxy.request import IncomingRequest
     from poise.proxy.settings import Cors
+
+
+STREAM_HEADERS = b"cache-control: no-cache, no-transform\r\nx-accel-buffering: no\r\n"
+"""So that no proxy in front of the gateway collects or recodes events."""
 
 
 class ResponseWriter:
@@ -34,25 +41,24 @@ class ResponseWriter:
         self.replica = None
         self.reason = ""
 
-    def stream_head(self, head: list[bytes]) -> None:
-        """Begin a streamed answer, unless the wait for it has begun it already."""
-        if self.begun:
-            return
-        self._finish_head(head, None)
-        self.transport.write(b"".join(head))
+    def stream_head(self, status: int, lines: list[bytes]) -> None:
+        """Begin a streamed answer, unless the wait for it has begun it already. `lines`: headers to pass on, flat."""
+        if not self.begun:
+            self.transport.write(b"".join(self._head(status, lines, None, STREAM_HEADERS)))
 
-    def answer(self, head: list[bytes], body: bytes, *, length: int | None) -> None:
+    def answer(self, head: AnswerHead, body: bytes, *, length: int | None) -> None:
         """Begin a plain answer. `length` is that of the whole body, -1 for an answer without one, None if unknown."""
         if self.begun:
             # The caller was told to expect a stream: a plain answer can only be passed on inside it.
-            self.body(b"data: %b\n\n" % body)
+            self.event(body, failed=head.status >= 400)
+            self.end()
             return
-        self._finish_head(head, length)
+        parts = self._head(head.status, head.lines, length, b"")
         if body and self._chunked:
-            head += (b"%x\r\n" % len(body), body, b"\r\n")
+            parts += (b"%x\r\n" % len(body), body, b"\r\n")
         else:
-            head.append(body)
-        self.transport.write(b"".join(head))
+            parts.append(body)
+        self.transport.write(b"".join(parts))
 
     def body(self, data: bytes) -> None:
         """Pass body bytes on, in one chunk."""
@@ -61,22 +67,41 @@ class ResponseWriter:
         else:
             self.transport.write(data)
 
+    def event(self, data: bytes, *, failed: bool) -> None:
+        """`data` as one event inside a stream that has begun."""
+        kind = b"event: error\n" if failed and self._typed_events else b""
+        lines = b"\n".join(b"data: " + line for line in data.splitlines())
+        self.body(b"%b%b\n\n" % (kind, lines))
+
+    def error_event(self, refusal: Refusal) -> None:
+        """Say inside a stream that has begun that it has failed."""
+        self.event(error_body(refusal), failed=True)
+
     def end(self) -> None:
         """The body is complete."""
         if self._chunked:
             self.transport.write(b"0\r\n\r\n")
 
-    def whole(self, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
-        """A whole JSON answer of the gateway's own."""
+    def whole(self, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        """A whole JSON answer of the gateway's own; without its body if the request was HEAD."""
         self.begun = True
         request = self._request
         headers = [(b"x-request-id", request.request_id), *headers, *cors_headers(self._cors, request.origin)]
-        self.transport.write(answer(status, body, headers, close=not request.keep_alive))
+        head = own_head(status, len(body), headers, close=not request.keep_alive)
+        self.transport.write(head if request.method == b"HEAD" else head + body)
 
-    def _finish_head(self, head: list[bytes], length: int | None) -> None:
+    @property
+    def _typed_events(self) -> bool:
+        route = self._request.route
+        return route is not None and route.stream_end is not StreamEnd.DONE
+
+    def _head(self, status: int, lines: list[bytes], length: int | None, extra: bytes) -> list[bytes]:
+        """The parts of a head, `lines` being what the replica's own left."""
         self.begun = True
         request = self._request
-        head += (b"x-request-id: ", request.request_id)
+        if self._cors.allow_origins:
+            lines = without(lines, (b"access-control-allow-origin",))
+        head = [status_line(status), *lines, extra, b"x-request-id: ", request.request_id]
         if self._reveal and self.replica is not None:
             head += (b"\r\nx-poise-replica: ", self.replica.encode(), b"\r\nx-poise-reason: ", self.reason.encode())
         if request.origin is not None:
@@ -87,6 +112,7 @@ class ResponseWriter:
         elif length is not None and length >= 0:
             head.append(b"\r\ncontent-length: %d" % length)
         head.append(b"\r\n\r\n" if request.keep_alive else b"\r\nconnection: close\r\n\r\n")
+        return head
 
 
 def cors_headers(cors: "Cors", origin: bytes | None) -> list[tuple[bytes, bytes]]:

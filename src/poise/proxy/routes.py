@@ -2,20 +2,8 @@
 
 import re
 from dataclasses import dataclass
-from enum import Enum, auto
 
-
-class StreamEnd(Enum):
-    """How a finished event stream of a route can be told from one that was cut."""
-
-    DONE = auto()
-    """`data: [DONE]`, after an event with a finish reason."""
-    MESSAGE_STOP = auto()
-    """An event of type `message_stop`."""
-    RESPONSE_COMPLETED = auto()
-    """An event of type `response.completed`, `response.incomplete` or `response.failed`."""
-    ANY = auto()
-    """The end of the body is all there is to see."""
+from poise.wire.stream_end import StreamEnd
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,5 +145,7 @@ class UpstreamConnection:
             self.transport.close()
         else:
             self.reused = True
+            if exchange.caller_is_slow:
+                self.transport.resume_reading()
             self.connections.give_back(self)
         exchange.answer_ends()

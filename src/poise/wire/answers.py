@@ -4,7 +4,6 @@ vLLM sends a stream's status and head while the request still waits in its queue
 end an answer that was never finished with status 200 and a clean `[DONE]`, so the last ones are looked at too.
 """
 
-import re
 from dataclasses import dataclass
 
 import msgspec
@@ -71,46 +70,6 @@ def _error_status(event: Event) -> int:
     if code.isdigit() and 400 <= int(code) <= 599:
         return int(code)
     return STATUS_OF_ERROR_TYPE.get(error.type or "", 500)
-
-
-_DONE = re.compile(rb"(?:^|[\r\n])(data: ?\[DONE\])")
-_ABORTED = re.compile(rb'"(?:finish_reason|stop_reason)"\s*:\s*"abort"')
-_FINISHED = re.compile(rb'"finish_reason"\s*:\s*"')
-_ERROR_EVENT = re.compile(rb'(?:^|\n)(?:event: ?error|data: ?\{\s*"error"\s*:\s*\{|data: ?\{\s*"type"\s*:\s*"error")')
-_MESSAGE_STOP = re.compile(rb'"type"\s*:\s*"message_stop"')
-_RESPONSE_END = re.compile(rb'"type"\s*:\s*"response\.(?:completed|incomplete|failed)"')
-_RESPONSE_FAILED = re.compile(rb'"type"\s*:\s*"response\.failed"')
-
-
-def done_offset(block: bytes) -> int | None:
-    """Where `data: [DONE]` begins as a line of its own, None if it does not occur."""
-    match = _DONE.search(block)
-    return match.start(1) if match else None
-
-
-def aborted(tail: bytes) -> bool:
-    """Whether the answer's own finish reason says that the engine broke it off."""
-    return _ABORTED.search(tail) is not None
-
-
-def finished(tail: bytes) -> bool:
-    """Whether some choice has a finish reason."""
-    return _FINISHED.search(tail) is not None
-
-
-def has_error_event(tail: bytes) -> bool:
-    """Whether an error event is among the last events: the caller has been told already."""
-    return _ERROR_EVENT.search(tail) is not None or _RESPONSE_FAILED.search(tail) is not None
-
-
-def has_message_stop(tail: bytes) -> bool:
-    """Whether the messages API's last event is among the last events."""
-    return _MESSAGE_STOP.search(tail) is not None
-
-
-def has_response_end(tail: bytes) -> bool:
-    """Whether the responses API's last event is among the last events."""
-    return _RESPONSE_END.search(tail) is not None
 
 
 def stream_usage(tail: bytes) -> Usage | None:

@@ -89,14 +89,15 @@ def connection_tokens(value: bytes) -> set[bytes]:
     return {token.strip().lower() for token in value.split(b",")}
 
 
-def answer(status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]] = (), *, close: bool = False) -> bytes:
-    """A whole JSON answer of the gateway's own; `close` announces the end of the connection."""
+def own_head(status: int, body_bytes: int, headers: Iterable[tuple[bytes, bytes]], *, close: bool) -> bytes:
+    """The head of a JSON answer of the gateway's own; `close` announces the end of the connection."""
     parts = [status_line(status)]
     parts += [b"%b: %b\r\n" % header for header in headers]
     if close:
         parts.append(b"connection: close\r\n")
-    parts.append(b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body))
-    parts.append(body)
+    if status not in BODILESS:
+        parts.append(b"content-type: application/json\r\ncontent-length: %d\r\n" % body_bytes)
+    parts.append(b"\r\n")
     return b"".join(parts)
 
 
@@ -126,9 +127,3 @@ def error_body(refusal: Refusal) -> bytes:
 def refusal_headers(refusal: Refusal) -> list[tuple[bytes, bytes]]:
     """`Retry-After` if the refusal has one."""
     return [] if refusal.retry_after_s is None else [(b"retry-after", b"%d" % refusal.retry_after_s)]
-
-
-def error_event(refusal: Refusal, *, typed: bool) -> bytes:
-    """The refusal as an event inside a stream; `typed` adds the event type that the messages API goes by."""
-    prefix = b"event: error\n" if typed else b""
-    return b"%bdata: %b\n\n" % (prefix, error_body(refusal))

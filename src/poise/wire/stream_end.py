@@ -1,0 +1,107 @@
+"""Whether an event stream that ended was finished. Pure: blocks of complete events in, a verdict out.
+
+vLLM ends a stream that it broke off with status 200 and a clean `[DONE]`; what tells is the finish reason.
+"""
+
+import re
+from enum import Enum, auto
+
+from poise.wire.answers import Usage, stream_usage
+
+
+class StreamEnd(Enum):
+    """How a finished event stream of a route can be told from one that was cut."""
+
+    DONE = auto()
+    """`data: [DONE]`, after an event with a finish reason if the events have any."""
+    MESSAGE_STOP = auto()
+    """An event of type `message_stop`."""
+    RESPONSE_COMPLETED = auto()
+    """An event of type `response.completed`, `response.incomplete` or `response.failed`."""
+    ANY = auto()
+    """The end of the body is all there is to see."""
+
+
+class Fault(Enum):
+    """What is wrong with a stream's end."""
+
+    ABORTED = auto()
+    """The engine says that it broke the answer off."""
+    UNFINISHED = auto()
+    """The answer ended without having been finished."""
+
+
+MARKERS = {
+    StreamEnd.DONE: (b"[DONE]", b'finish_reason":"', b'finish_reason": "', b'"error"'),
+    StreamEnd.MESSAGE_STOP: (b"message_stop", b'stop_reason":"', b'stop_reason": "', b'"error"'),
+    StreamEnd.RESPONSE_COMPLETED: (b"response.completed", b"response.incomplete", b"response.failed", b'"error"'),
+    StreamEnd.ANY: (),
+}
+"""A read without any of these says nothing about the stream's end; looking for one costs some 40 ns."""
+
+_DONE = re.compile(rb"(?:^|[\r\n])(data: ?\[DONE\])")
+_FINISHED = re.compile(rb'"(?:finish_reason|stop_reason)"\s*:\s*"(?!abort")')
+_ABORTED = re.compile(rb'"(?:finish_reason|stop_reason)"\s*:\s*"abort"')
+_ERROR_EVENT = re.compile(
+    rb'(?:^|[\r\n])(?:event: ?error|data: ?\{\s*"error"\s*:\s*\{|data: ?\{\s*"type"\s*:\s*"error")'
+)
+_ENDED = {
+    StreamEnd.DONE: _DONE,
+    StreamEnd.MESSAGE_STOP: re.compile(rb'"type"\s*:\s*"message_stop"'),
+    StreamEnd.RESPONSE_COMPLETED: re.compile(rb'"type"\s*:\s*"response\.(?:completed|incomplete|failed)"'),
+    StreamEnd.ANY: re.compile(rb""),
+}
+_TAIL_BYTES = 4096
+
+
+class StreamEndWatch:
+    """What a stream's events have said about its end so far. `errored`: the caller has been told of a failure."""
+
+    __slots__ = ("_before", "_last", "_markers", "_usage", "aborted", "end", "ended", "errored", "finished")
+
+    def __init__(self, end: StreamEnd) -> None:
+        self.end = end
+        self.aborted = self.finished = self.errored = False
+        self.ended = end is StreamEnd.ANY
+        self._markers = MARKERS[end]
+        self._usage: Usage | None = None
+        self._before = self._last = b""
+
+    def says_nothing(self, block: bytes) -> bool:
+        """Whether `block` can be passed on without another look."""
+        for marker in self._markers:
+            if marker in block:
+                return False
+        self._before, self._last = self._last, block
+        return True
+
+    def note(self, block: bytes) -> None:
+        """Take note of what a block of complete events says."""
+        self._before, self._last = self._before[-_TAIL_BYTES:] + self._last, block
+        self.aborted = self.aborted or _ABORTED.search(block) is not None
+        self.finished = self.finished or _FINISHED.search(block) is not None
+        self.errored = self.errored or _ERROR_EVENT.search(block) is not None or b"response.failed" in block
+        self.ended = self.ended or _ENDED[self.end].search(block) is not None
+        if b'"usage"' in block:
+            self._usage = stream_usage(block) or self._usage
+
+    def fault(self) -> Fault | None:
+        """What is wrong if the stream ends here, None if it is a whole answer."""
+        if self.aborted:
+            return Fault.ABORTED
+        if self.errored or not self.ended:
+            return Fault.UNFINISHED
+        # Servers that never name a finish reason end with `[DONE]` alone; one that names it and left it null did not.
+        nameless = b'"finish_reason"' not in self._before + self._last
+        return None if self.end is not StreamEnd.DONE or self.finished or nameless else Fault.UNFINISHED
+
+    @property
+    def usage(self) -> Usage | None:
+        """The last token counts that the stream gave."""
+        return stream_usage(self._before + self._last) or self._usage
+
+
+def done_offset(block: bytes) -> int | None:
+    """Where `data: [DONE]` begins as a line of its own, None if it does not occur."""
+    match = _DONE.search(block)
+    return match.start(1) if match else None
