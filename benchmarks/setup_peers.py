@@ -10,7 +10,7 @@ import sys
 import venv
 from pathlib import Path
 
-from harness.routers import PEERS, ROUTERS
+from harness.routers import PEERS, ROOT, ROUTERS
 
 PYTHON_PEERS = {"vllm-router": "vllm-router", "sglang-router": "sglang-router", "litellm": "litellm[proxy]"}
 DEBIAN_PACKAGES = {"nginx": "nginx-light", "haproxy": "haproxy", "wrk": "wrk", "cc": "gcc", "make": "make"}
@@ -47,6 +47,15 @@ def install_python_peer(name: str, package: str) -> str | None:
     return problem or ROUTERS[name].absent()
 
 
+def install_poise() -> str | None:
+    """Installs this tree as a wheel, anew each time: what is measured is what is here."""
+    directory: Path = PEERS / "poise"
+    if not directory.exists():
+        venv.create(directory, with_pip=True)
+    pip = [str(directory / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check"]
+    return run([*pip, str(ROOT)]) or run([*pip, "--force-reinstall", "--no-deps", str(ROOT)])
+
+
 def install_debian_packages(programs: list[str]) -> str | None:
     """Installs what provides `programs`. None where it went well, else why not."""
     packages = [DEBIAN_PACKAGES[program] for program in programs]
@@ -68,6 +77,7 @@ def main() -> int:
     problem = install_debian_packages(missing) if missing else None
     for program in DEBIAN_PACKAGES:
         report(program, problem if program in missing_programs() else None)
+    report("poise", install_poise())
     for name, package in PYTHON_PEERS.items():
         report(name, install_python_peer(name, package))
     return 1 if {"wrk", "cc", "make"} & set(missing_programs()) else 0

@@ -5,7 +5,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -128,8 +127,8 @@ def _sglang_router(replica_ports: list[int]) -> list[str]:
 
 
 def _poise_program() -> Path | None:
-    path = Path(sys.executable).parent / "poise"
-    return path if path.exists() else None
+    """Poise as users install it: a wheel of this tree, its hot path compiled."""
+    return _in_venv("poise", "poise")
 
 
 def _poise(replica_ports: list[int]) -> list[str]:
