@@ -77,6 +77,9 @@ def litellm(replica_ports: list[int]) -> str:
                 "model": f"openai/{MODEL}",
                 "api_base": f"http://127.0.0.1:{port}/v1",
                 "api_key": "none",
+                # without prices LiteLLM looks into why a request cost nothing, every time
+                "input_cost_per_token": 1e-7,
+                "output_cost_per_token": 1e-7,
             },
         }
         for port in replica_ports

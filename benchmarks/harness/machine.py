@@ -125,7 +125,8 @@ class Meter:
         load_busy = seconds - (after[2].idle_s - before[2].idle_s)
         router_cpu, load_cpu = after[3] - before[3], after[4] - before[4]
         stolen = max(after[1].stolen_s - before[1].stolen_s, after[2].stolen_s - before[2].stolen_s)
-        foreign = max(router_busy - router_cpu, load_busy - load_cpu, 0.0) + stolen
+        other_on_router = router_busy - router_cpu if self._router is not None else 0.0
+        foreign = max(other_on_router, load_busy - load_cpu, 0.0) + stolen
         return Usage(seconds, router_cpu, router_busy / seconds, load_busy / seconds, foreign / seconds)
 
 
