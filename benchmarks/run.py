@@ -201,7 +201,10 @@ def publish(documents: list[dict[str, Any]], directory: Path) -> int:
     ]
     if void:
         say(f"void: {', '.join(void)}\nhint: run it again when the machine is quiet")
-    return 1 if void else 0
+    lost = [d["scenario"] for d in documents if (base := d["routers"].get(d["base"])) and base["absent"]]
+    if lost:
+        say(f"nothing to compare with in {', '.join(lost)}: the base could not be measured")
+    return 1 if void or lost else 0
 
 
 if __name__ == "__main__":
