@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from poise.core.errors import Refusal
 from poise.core.tasks import TaskGroupOwner
@@ -57,7 +57,8 @@ class DataPath:
         self.retries = RetryBudget(settings.retry.budget_ratio, settings.retry.budget_floor)
         self.tasks = TaskGroupOwner()
         self._connections: dict[Replica, ReplicaConnections] = {}
-        self._server: asyncio.Server | None = None
+        self._server: Any = None
+        """An `asyncio.Server`, or the event loop's likeness of one."""
         self._request_id_prefix = secrets.token_hex(6).encode()
         self._requests = 0
         limits = settings.limits
