@@ -50,10 +50,12 @@ def install_python_peer(name: str, package: str) -> str | None:
 def install_poise() -> str | None:
     """Installs this tree as a wheel, anew each time: what is measured is what is here."""
     directory: Path = PEERS / "poise"
-    if not directory.exists():
+    install = [str(directory / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", str(ROOT)]
+    if directory.exists():
+        install += ["--force-reinstall", "--no-deps"]
+    else:
         venv.create(directory, with_pip=True)
-    pip = [str(directory / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check"]
-    return run([*pip, str(ROOT)]) or run([*pip, "--force-reinstall", "--no-deps", str(ROOT)])
+    return run(install)
 
 
 def install_debian_packages(programs: list[str]) -> str | None:
