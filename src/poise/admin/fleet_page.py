@@ -22,7 +22,6 @@ def _replica(replica: Replica, now_s: float) -> dict[str, Any]:
         "labels": dict(spec.labels),
         "state": replica.state,
         "available": replica.available,
-        "breaker": "closed",  # this release has no breaker that could open
         "in_flight": replica.in_flight,
         "prefill_tokens": replica.prefill_tokens,
         "running": reading and reading.running,
