@@ -27,7 +27,9 @@ def measure(running: Running, plan: Plan) -> Sample:
     values = {"idle_mb": resident_bytes(session) / MEGABYTE}
     values |= _streams(running, session, plan)
     prompts, usage, failed_ratio = _prompts(running, session)
-    return judged(values | prompts, usage, failed_ratio)
+    missing = STREAMS - values["open_streams"]
+    note = f"{missing:.0f} of {STREAMS} streams were not open at the end" if missing else None
+    return judged(values | prompts, usage, failed_ratio, note)
 
 
 def _streams(running: Running, session: int, plan: Plan) -> dict[str, float]:
