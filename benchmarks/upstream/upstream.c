@@ -61,6 +61,8 @@ typedef struct {
 
 #define CHUNK_TEXTS 26  // gateways that guard against a model stuck on one token must see different ones
 static text chunks[CHUNK_TEXTS];
+#define BURST 64  // events that a stream without gaps sends as one HTTP chunk, once a tick
+static text burst;
 static text plain_answer, stream_head, stream_end, models_answer, health_answer, not_found;
 
 static text make_text(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -100,6 +102,13 @@ static text padded_event(char letter) {
     return event;
 }
 
+static text make_burst(void) {
+    text event = padded_event('z'), events = {must(calloc(BURST, event.length + 1)), 0};
+    for (int i = 0; i < BURST; i++, events.length += event.length)
+        memcpy(events.data + events.length, event.data, event.length);
+    return framed(events);
+}
+
 static void prepare_answers(void) {
     text body = make_text(
         "{\"id\":\"chatcmpl-98cf7d3ea7bb55fc\",\"object\":\"chat.completion\",\"created\":1796071807,\"model\":\"%s\","
@@ -111,6 +120,7 @@ static void prepare_answers(void) {
         "HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
         "transfer-encoding: chunked\r\n\r\n");
     for (int i = 0; i < CHUNK_TEXTS; i++) chunks[i] = framed(padded_event((char)('a' + i)));
+    burst = make_burst();
     text last = framed(stream_event("", "\"stop\""));
     stream_end = make_text("%se\r\ndata: [DONE]\n\n\r\n0\r\n\r\n", last.data);
     body = make_text(
@@ -226,23 +236,21 @@ static void end_stream(connection *c) {
     replicas[c->replica].running--;
 }
 
-// Sends the stream's next chunk, or with no gap all that the peer takes. False where the peer is gone.
+// Sends the stream's next chunk, or a burst of them where it has no gap. False where the peer is gone.
 static bool advance(connection *c, nanoseconds now) {
-    while (c->streaming && !c->unsent_length) {
-        if (!c->chunks_left) {
-            end_stream(c);
-            return put_text(c, stream_end);
-        }
-        if (now - c->due > LATE && c->gap) late_chunks++;
-        c->chunks_left--;
-        replicas[c->replica].chunks++;
-        if (!put_text(c, chunks[c->chunks_left % CHUNK_TEXTS])) return false;
-        if (c->gap) break;
+    if (!c->streaming || c->unsent_length) return true;
+    if (!c->chunks_left) {
+        end_stream(c);
+        return put_text(c, stream_end);
     }
-    if (c->streaming && !c->unsent_length) {
-        c->due = c->due + c->gap > now ? c->due + c->gap : now;
-        schedule(c);
-    }
+    bool many = !c->gap && c->chunks_left >= BURST;
+    if (now - c->due > LATE && c->gap) late_chunks++;
+    c->chunks_left -= many ? BURST : 1;
+    replicas[c->replica].chunks += many ? BURST : 1;
+    if (!put_text(c, many ? burst : chunks[c->chunks_left % CHUNK_TEXTS])) return false;
+    if (c->unsent_length) return true;
+    c->due = c->due + c->gap > now ? c->due + c->gap : now + 1;  // after now, so that others have their turn
+    schedule(c);
     return true;
 }
 
