@@ -34,7 +34,8 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
         command = [sys.executable, "-m", "mypyc", *modules]
         run = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
         if run.returncode != 0:
-            self.app.display_warning(f"not compiled, poise will be slower: {(run.stdout + run.stderr)[-2000:]}")
+            reason = "\n".join((run.stdout + run.stderr).strip().splitlines()[-5:])
+            self.app.display_warning(f"the hot path was not compiled and will be slower: {reason}")
             return
         build_data["pure_python"] = False
         build_data["infer_tag"] = True

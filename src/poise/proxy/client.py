@@ -30,7 +30,7 @@ read the refusal before its connection is reset."""
 class ClientConnection:
     """Parses requests and starts an `Exchange` for one at a time. Times out slow senders and idle connections.
 
-    An `asyncio.Protocol` in all but inheritance, which a compiled class cannot have.
+    An `asyncio.Protocol` in all but inheritance: an interpreted base would slow the compiled class down.
     """
 
     def __init__(self, path: "DataPath") -> None:

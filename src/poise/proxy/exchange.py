@@ -366,6 +366,7 @@ class Exchange:
 
     def _finish(self, outcome: Outcome, status: int, error: str | None = None) -> None:
         self.stage = Stage.ENDED
+        self.answer = self._kept_answer = None  # they hold the exchange: without the ring, no garbage to collect
         path, request = self._path, self._request
         counters = path.counters
         duration_s = monotonic() - self._started_s
