@@ -12,7 +12,9 @@ from poise.fleet.terms import WorstTerms
 from poise.fleet.ticket import Ticket
 
 EXPECTED_OUTPUT_TOKENS = 256
-"""Output a request is charged when it names no limit: between the means of public chat traces (129 and 350 tokens)."""
+"""Output a request is charged, or its own limit if that is lower: between the medians of public chat traces (129 and
+350 tokens). A higher limit says little about what will be generated, and charging it would let one caller make a
+replica look full."""
 RECENT_WEIGHT = 0.1
 """Weight of the newest request in the recent mean request time."""
 
@@ -104,7 +106,7 @@ class Fleet:
     def dispatch(self, slot: int, request: RequestFacts, now_s: float) -> Ticket:
         """Charge `request` to the replica in `slot`. The ticket must be settled, however the request ends."""
         replica = self.at(slot)
-        tokens = request.prompt_tokens + (request.output_tokens or EXPECTED_OUTPUT_TOKENS)
+        tokens = request.prompt_tokens + min(request.output_tokens or EXPECTED_OUTPUT_TOKENS, EXPECTED_OUTPUT_TOKENS)
         epoch = replica.since_poll.charge(tokens)
         self._dispatches += 1
         replica.last_dispatch = self._dispatches

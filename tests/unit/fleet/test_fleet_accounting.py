@@ -43,7 +43,7 @@ class Charge:
 
     @property
     def tokens(self) -> int:
-        return self.facts.prompt_tokens + (self.facts.output_tokens or EXPECTED_OUTPUT_TOKENS)
+        return self.facts.prompt_tokens + min(self.facts.output_tokens or EXPECTED_OUTPUT_TOKENS, EXPECTED_OUTPUT_TOKENS)
 
 
 @dataclass
