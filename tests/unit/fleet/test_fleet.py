@@ -6,11 +6,11 @@ from poise.core.errors import ConfigError
 from poise.core.reading import LoadReading
 from poise.core.replica import ReplicaSpec, ReplicaState, parse_replica_url
 from poise.core.request import Outcome, RequestFacts
-from poise.fleet.fleet import Fleet
+from poise.fleet.fleet import EXPECTED_OUTPUT_TOKENS, Fleet
 from poise.fleet.replica import Replica
 from poise.fleet.terms import WorstTerms
 
-ASKED = RequestFacts(prompt_tokens=1000, output_tokens=500)
+ASKED = RequestFacts(prompt_tokens=1300, output_tokens=200)
 
 
 def _fleet(*names: str, **options: float) -> Fleet:
@@ -52,7 +52,7 @@ def test_a_successor_is_never_credited_with_its_predecessors_tickets() -> None:
     fleet.dispatch(new.slot, ASKED, 0.0)
     fleet.first_output(old, 1.0)
     fleet.settle(old, Outcome.COMPLETED, 2.0)
-    assert (new.in_flight, new.prefill_tokens, new.since_poll.tokens, new.progress_at_s) == (1, 1000, 1500, None)
+    assert (new.in_flight, new.prefill_tokens, new.since_poll.tokens, new.progress_at_s) == (1, 1300, 1500, None)
     assert not old.replica.available
 
 
@@ -196,3 +196,10 @@ def test_worst_terms_follow_a_falling_maximum() -> None:
     assert not worst.replace(old, terms[0], terms)
     worst.rebuild([])
     assert (worst.values, worst.known) == ([None] * 4, 0)
+
+
+def test_a_limit_above_what_is_to_be_expected_is_not_charged() -> None:
+    fleet = Fleet()
+    replica = fleet.join(_spec("a"))
+    fleet.dispatch(0, RequestFacts(prompt_tokens=10, output_tokens=1_000_000), 0.0)
+    assert replica.since_poll.tokens == 10 + EXPECTED_OUTPUT_TOKENS
