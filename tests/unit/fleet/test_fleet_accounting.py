@@ -43,7 +43,8 @@ class Charge:
 
     @property
     def tokens(self) -> int:
-        return self.facts.prompt_tokens + min(self.facts.output_tokens or EXPECTED_OUTPUT_TOKENS, EXPECTED_OUTPUT_TOKENS)
+        expected = min(self.facts.output_tokens or EXPECTED_OUTPUT_TOKENS, EXPECTED_OUTPUT_TOKENS)
+        return self.facts.prompt_tokens + expected
 
 
 @dataclass
