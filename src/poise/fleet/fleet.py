@@ -1,6 +1,7 @@
 """The one writer of replica state: proxy, poller and admin report facts here, policies read what comes of them."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from poise.core.errors import ConfigError
 from poise.core.reading import LoadReading
@@ -11,6 +12,7 @@ from poise.fleet.replica import Replica
 from poise.fleet.terms import WorstTerms
 from poise.fleet.ticket import Ticket
 
+_READY: Final = ReplicaState.READY  # looked up three times a request
 EXPECTED_OUTPUT_TOKENS = 256
 """Output a request is charged, or its own limit if that is lower: between the medians of public chat traces (129 and
 350 tokens). A higher limit says little about what will be generated, and charging it would let one caller make a
@@ -209,7 +211,7 @@ class Fleet:
 
     def _fold_availability(self, replica: Replica) -> None:
         replica.available = (
-            replica.state is ReplicaState.READY
+            replica.state is _READY
             and (replica.max_concurrency is None or replica.in_flight < replica.max_concurrency)
             and (
                 replica.reading is None

@@ -27,7 +27,9 @@ class LoadWeights:
     def __post_init__(self) -> None:
         for field in fields(self):
             if not 0 <= getattr(self, field.name) < float("inf"):
-                raise ConfigError(f"weight {field.name} is {getattr(self, field.name)}", hint="weights are finite and 0 or more")
+                raise ConfigError(
+                    f"weight {field.name} is {getattr(self, field.name)}", hint="weights are finite and 0 or more"
+                )
         if not any(astuple(self)):
             raise ConfigError("all weights are 0", hint="give at least one term a weight above 0")
 
