@@ -15,5 +15,6 @@ def configure_log(level: str) -> None:
             structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        # Looked up anew: a stream that was put in standard error's place for a while may be closed by now.
+        logger_factory=lambda *names: structlog.WriteLogger(sys.stderr),
     )
