@@ -60,7 +60,9 @@ class ClientConnection:
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
         settings = self._path.settings
-        self.out = ResponseWriter(self.transport, settings.cors, reveal_replica=settings.reveal_replica)
+        self.out = ResponseWriter(
+            self.transport, self._path.writes, settings.cors, reveal_replica=settings.reveal_replica
+        )
         self._path.clients.add(self)
         self._path.counters.client_connections += 1
 
@@ -205,6 +207,7 @@ class ClientConnection:
     def _request_done(self, request: IncomingRequest) -> None:
         self._since_s = monotonic()
         if not request.keep_alive:
+            self._path.writes.flush()
             self.transport.close()
         elif self._waiting and not self.write_paused:
             self._next()
@@ -227,11 +230,13 @@ class ClientConnection:
 
     def break_off(self) -> None:
         """The answer cannot be completed: end the connection so that the caller can tell."""
+        self._path.writes.flush()
         self.transport.abort()
 
     def tunnel_to(self, connection: "UpstreamConnection", head: bytes, rest: bytes) -> None:
         """From now on pass bytes on as they come, both ways."""
         assert self._exchange is not None
+        self._path.writes.flush()
         self.transport.write(head + rest)
         join_tunnel(self, connection, self._exchange)
 
@@ -284,6 +289,7 @@ class ClientConnection:
         self.out.prepare(request)
         self.out.whole(refusal.status, error_body(refusal), refusal_headers(refusal))
         self._since_s = monotonic()
+        self._path.writes.flush()
         self.transport.write_eof()
 
     def tick(self, now_s: float) -> None:

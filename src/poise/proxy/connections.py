@@ -7,6 +7,7 @@ from typing import cast
 
 from poise.core.replica import ReplicaAddress
 from poise.proxy.upstream import UpstreamConnection
+from poise.proxy.write_batch import WriteBatch
 
 REUSE_S = 4.0
 """Longest idle time before a connection is retired: vLLM closes idle ones after 5.0 s (uvicorn's default)."""
@@ -21,10 +22,11 @@ LEARNED_FOR_S = 60.0
 class ReplicaConnections:
     """Idle connections to one replica, newest on top. Counterpart: `UpstreamConnection`."""
 
-    __slots__ = ("_address", "_idle", "_learned_until_s", "_reuse_s", "_tls", "head", "open")
+    __slots__ = ("_address", "_idle", "_learned_until_s", "_reuse_s", "_tls", "head", "open", "writes")
 
-    def __init__(self, address: ReplicaAddress) -> None:
+    def __init__(self, address: ReplicaAddress, writes: WriteBatch) -> None:
         self._address = address
+        self.writes = writes
         self._tls = ssl.create_default_context() if address.tls else None
         self._idle: list[UpstreamConnection] = []
         self._reuse_s = REUSE_S

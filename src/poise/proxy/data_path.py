@@ -14,6 +14,7 @@ from poise.proxy.local import ModelList
 from poise.proxy.request import IncomingRequest
 from poise.proxy.request_log import RequestLine, RequestLog
 from poise.proxy.retry import RetryBudget
+from poise.proxy.write_batch import WriteBatch
 
 if TYPE_CHECKING:
     from poise.fleet.fleet import Fleet
@@ -56,6 +57,7 @@ class DataPath:
         self.clients: set[ClientConnection] = set()
         self.retries = RetryBudget(settings.retry.budget_ratio, settings.retry.budget_floor)
         self.tasks = TaskGroupOwner()
+        self.writes = WriteBatch()
         self._connections: dict[Replica, ReplicaConnections] = {}
         self._server: Any = None
         """An `asyncio.Server`, or the event loop's likeness of one."""
@@ -93,6 +95,7 @@ class DataPath:
         deadline_s = monotonic() + drain_s
         while self.counters.in_flight and monotonic() < deadline_s:  # noqa: ASYNC110 - once in a process
             await asyncio.sleep(TICK_S)
+        self.writes.flush()
         for client in tuple(self.clients):
             client.transport.abort()
         for connections in self._connections.values():
@@ -127,7 +130,7 @@ class DataPath:
         """The connections to `replica`."""
         found = self._connections.get(replica)
         if found is None:
-            found = self._connections[replica] = ReplicaConnections(replica.spec.address)
+            found = self._connections[replica] = ReplicaConnections(replica.spec.address, self.writes)
         return found
 
     def refused_by_gateway(self, refusal: Refusal, request: IncomingRequest) -> None:

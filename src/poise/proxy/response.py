@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from poise.core.errors import Refusal
+from poise.proxy.write_batch import WriteBatch
 from poise.wire.http import AnswerHead, error_body, own_head, status_line, without
 from poise.wire.stream_end import StreamEnd
 
@@ -23,10 +24,11 @@ class ResponseWriter:
     `begun` says whether a head has been written: from then on an error can only be told inside the body.
     """
 
-    __slots__ = ("_chunked", "_cors", "_request", "_reveal", "begun", "reason", "replica", "transport")
+    __slots__ = ("_batch", "_chunked", "_cors", "_request", "_reveal", "begun", "reason", "replica", "transport")
 
-    def __init__(self, transport: asyncio.Transport, cors: "Cors", *, reveal_replica: bool) -> None:
+    def __init__(self, transport: asyncio.Transport, batch: WriteBatch, cors: "Cors", *, reveal_replica: bool) -> None:
         self.transport = transport
+        self._batch = batch
         self._cors = cors
         self._reveal = reveal_replica
         self._chunked = False
@@ -44,6 +46,7 @@ class ResponseWriter:
     def stream_head(self, status: int, lines: list[bytes]) -> None:
         """Begin a streamed answer, unless the wait for it has begun it already. `lines`: headers to pass on, flat."""
         if not self.begun:
+            self._batch.flush()
             self.transport.write(b"".join(self._head(status, lines, None, STREAM_HEADERS)))
 
     def answer(self, head: AnswerHead, body: bytes, *, length: int | None) -> None:
@@ -58,7 +61,11 @@ class ResponseWriter:
             parts += (b"%x\r\n" % len(body), body, b"\r\n")
         else:
             parts.append(body)
-        self.transport.write(b"".join(parts))
+        if length is not None and length <= len(body):
+            self._batch.write(self.transport, b"".join(parts))
+        else:
+            self._batch.flush()
+            self.transport.write(b"".join(parts))
 
     def body(self, data: bytes) -> None:
         """Pass body bytes on, in one chunk."""
@@ -88,7 +95,7 @@ class ResponseWriter:
         request = self._request
         headers = [(b"x-request-id", request.request_id), *headers, *cors_headers(self._cors, request.origin)]
         head = own_head(status, len(body), headers, close=not request.keep_alive)
-        self.transport.write(head if request.method == b"HEAD" else head + body)
+        self._batch.write(self.transport, head if request.method == b"HEAD" else head + body)
 
     @property
     def _typed_events(self) -> bool:

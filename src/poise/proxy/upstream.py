@@ -119,7 +119,7 @@ class UpstreamConnection:
         self.exchange = exchange
         self._reset()
         if len(body) < 65536:
-            self.transport.write(head + body)
+            self.connections.writes.write(self.transport, head + body)
         else:
             self.transport.writelines((head, body))
 
