@@ -31,9 +31,7 @@ class EventCutter:
         rest = self.rest
         searched = max(0, len(rest) - 3)
         rest += data
-        end = 0
-        for match in EVENT_END.finditer(rest, searched):
-            end = match.end()
+        end = _last_event_end(rest, searched)
         if end == 0:
             self._bound()
             return b""
@@ -50,6 +48,18 @@ class EventCutter:
         if len(self.rest) > MAX_EVENT_BYTES:
             self._skipping = True
             del self.rest[:-3]
+
+
+def _last_event_end(data: bytearray, start: int) -> int:
+    """Where the last event that ends in `data[start:]` does, 0 if none does: `EVENT_END`, from behind."""
+    found = data.rfind(b"\n\n", start)
+    end = found + 2 if found >= 0 else 0
+    if b"\r" in data:
+        for ending in (b"\n\r\n", b"\r\r"):
+            found = data.rfind(ending, start)
+            if found >= 0:
+                end = max(end, found + len(ending))
+    return end
 
 
 def event_lines(block: bytes) -> list[tuple[bytes | None, bytes]]:

@@ -77,13 +77,15 @@ class StreamEndWatch:
 
     def note(self, block: bytes) -> None:
         """Take note of what a block of complete events says."""
+        if b'"usage"' in block:
+            self._usage = stream_usage(block[-_TAIL_BYTES:]) or self._usage
+        if self.says_nothing(block):
+            return
         self._before, self._last = self._before[-_TAIL_BYTES:] + self._last, block
         self.aborted = self.aborted or _ABORTED.search(block) is not None
         self.finished = self.finished or _FINISHED.search(block) is not None
         self.errored = self.errored or _ERROR_EVENT.search(block) is not None or b"response.failed" in block
         self.ended = self.ended or _ENDED[self.end].search(block) is not None
-        if b'"usage"' in block:
-            self._usage = stream_usage(block) or self._usage
 
     def fault(self) -> Fault | None:
         """What is wrong if the stream ends here, None if it is a whole answer."""
