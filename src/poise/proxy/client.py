@@ -153,7 +153,7 @@ class ClientConnection:
             self._refuse_message(own)
             return
         if request.expects_continue and self._exchange is None and not self._waiting:
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._path.writes.write(self.transport, b"HTTP/1.1 100 Continue\r\n\r\n")
             request.expects_continue = False
 
     def on_message_complete(self) -> None:

@@ -46,8 +46,7 @@ class ResponseWriter:
     def stream_head(self, status: int, lines: list[bytes]) -> None:
         """Begin a streamed answer, unless the wait for it has begun it already. `lines`: headers to pass on, flat."""
         if not self.begun:
-            self._batch.flush()
-            self.transport.write(b"".join(self._head(status, lines, None, STREAM_HEADERS)))
+            self._batch.write(self.transport, b"".join(self._head(status, lines, None, STREAM_HEADERS)))
 
     def answer(self, head: AnswerHead, body: bytes, *, length: int | None) -> None:
         """Begin a plain answer. `length` is that of the whole body, -1 for an answer without one, None if unknown."""
@@ -61,18 +60,14 @@ class ResponseWriter:
             parts += (b"%x\r\n" % len(body), body, b"\r\n")
         else:
             parts.append(body)
-        if length is not None and length <= len(body):
-            self._batch.write(self.transport, b"".join(parts))
-        else:
-            self._batch.flush()
-            self.transport.write(b"".join(parts))
+        self._batch.write(self.transport, b"".join(parts))
 
     def body(self, data: bytes) -> None:
         """Pass body bytes on, in one chunk."""
         if self._chunked:
-            self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+            self._batch.write(self.transport, b"%x\r\n%b\r\n" % (len(data), data))
         else:
-            self.transport.write(data)
+            self._batch.write(self.transport, data)
 
     def event(self, data: bytes, *, failed: bool) -> None:
         """`data` as one event inside a stream that has begun."""
@@ -87,7 +82,7 @@ class ResponseWriter:
     def end(self) -> None:
         """The body is complete."""
         if self._chunked:
-            self.transport.write(b"0\r\n\r\n")
+            self._batch.write(self.transport, b"0\r\n\r\n")
 
     def whole(self, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]]) -> None:
         """A whole JSON answer of the gateway's own; without its body if the request was HEAD."""
