@@ -19,8 +19,13 @@ HELD_PLAIN_BYTES = 1024 * 1024
 """A plain answer longer than this is passed on before its end is known: no finish reason is worth more memory."""
 HELD_STREAM_BYTES = 64 * 1024
 """A stream whose first event is longer than this is output: refusals are short."""
-DONE_LINE = b"data: [DONE]"
+DONE_LINES = (b"data: [DONE]", b"data:[DONE]")
 FAILURES = {Fault.ABORTED: ABORTED, Fault.UNFINISHED: LOST}
+
+
+def _may_be_done(rest: bytes) -> bool:
+    """Whether an unfinished event may turn out to be `[DONE]`."""
+    return any(line.startswith(rest[: len(line)]) for line in DONE_LINES)
 
 
 class PlainAnswer:
@@ -149,7 +154,7 @@ class StreamAnswer:
                 self._failure = FAILURES[fault]
                 data = data[: done_offset(data)]
         rest = bytes(self._cutter.rest)
-        self._kept = rest if rest and watch.end is StreamEnd.DONE and DONE_LINE.startswith(rest[:12]) else b""
+        self._kept = rest if rest and watch.end is StreamEnd.DONE and _may_be_done(rest) else b""
         if self._kept:
             data = data[: len(data) - len(rest)]
         if data:
@@ -163,6 +168,8 @@ class StreamAnswer:
             return
         if self._kept:
             exchange.out.body(self._kept)
+        if not self._cutter.between_events:
+            watch.note(bytes(self._cutter.rest) + b"\n\n")  # a last event whose blank line is missing
         fault = watch.fault()
         exchange.usage = watch.usage
         if fault is None:

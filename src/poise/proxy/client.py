@@ -1,6 +1,7 @@
 """A caller's connection: reads requests one after another, within limits, and has each answered in turn."""
 
 import asyncio
+import select
 from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, cast
@@ -44,6 +45,7 @@ class ClientConnection:
         self._receiving = False
         self._in_body = self._partial = False
         self._received_bytes = 0
+        self._joined_parts = 0
         self._receiving_bytes = 0
         """Received of a body that is not complete ..."""
         self._unfinished_bytes = 0
@@ -53,6 +55,8 @@ class ClientConnection:
         self._since_s = monotonic()
         """When the request being read began, or the connection became idle; when the caller stopped reading."""
         self._lingering = False
+        self._answering = False
+        self._reading_paused = False
         self.write_paused = False
 
     # -- asyncio
@@ -85,16 +89,36 @@ class ClientConnection:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            # Only a WebSocket handshake is taken up, by its exchange; any other upgrade is declined by going on.
-            rest = data[upgrade.args[0] :]
-            self._parser = httptools.HttpRequestParser(self)
-            if rest and not self._request.wants_websocket:
-                self.data_received(rest)
+            self._decline_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError:
             self._refuse_message(BAD_REQUEST)
-        else:
-            if self._receiving and not self._lingering:
-                self._check_unfinished(len(data))
+        if self._receiving and not self._lingering:
+            self._check_unfinished(len(data))
+        if self._waiting:
+            self._next()
+
+    def _decline_upgrade(self, rest: bytes) -> None:
+        """Go on after a head that asked for another protocol, where the parser stopped.
+
+        A WebSocket handshake is taken up by its exchange; any other upgrade is declined by answering as usual. The
+        parser has skipped the body that such a request may have: it is read by a new one, from a head of our own.
+        """
+        request = self._request
+        while not self._lingering:
+            self._parser = httptools.HttpRequestParser(self)
+            try:
+                if self._receiving:
+                    framing = b"content-length: %d" % request.declared_bytes
+                    if request.coding:
+                        framing = b"transfer-encoding: chunked"
+                    self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n\r\n" % framing)
+                if rest and not request.wants_websocket:
+                    self._parser.feed_data(rest)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                rest, request = rest[upgrade.args[0] :], self._request
+            except httptools.HttpParserError:
+                self._refuse_message(BAD_REQUEST)
 
     def eof_received(self) -> None:
         """A caller that half-closes is gone, as for the replicas behind."""
@@ -116,8 +140,9 @@ class ClientConnection:
     # -- httptools
 
     def on_url(self, url: bytes) -> None:
-        if self._receiving:
-            self._request.target += url  # the target came in several reads
+        if self._receiving or self._lingering:
+            if not self._in_body:
+                self._request.target += url  # the target came in several reads
             return
         self._request = request = IncomingRequest()
         request.target = url
@@ -129,10 +154,12 @@ class ClientConnection:
             self._request.add_header(name, value)
 
     def on_headers_complete(self) -> None:
+        if self._in_body or self._lingering:
+            return
         request, parser = self._request, self._parser
         self._in_body = True
         request.method = parser.get_method()
-        request.keep_alive = parser.should_keep_alive()
+        request.keep_alive = parser.should_keep_alive() and not self._path.draining
         if not request.keep_alive or request.connection is not None:
             version = parser.get_http_version()
             if version == "1.0":
@@ -152,31 +179,28 @@ class ClientConnection:
         if isinstance(own, Refusal) and request.expects_continue:
             self._refuse_message(own)
             return
-        if request.expects_continue and self._exchange is None and not self._waiting:
-            self._path.writes.write(self.transport, b"HTTP/1.1 100 Continue\r\n\r\n")
-            request.expects_continue = False
+        self._say_continue()
 
     def on_message_complete(self) -> None:
-        if self._lingering:
-            return
+        request, parts = self._request, self._parts
+        if self._lingering or (request.has_body and self._parser.should_upgrade()):
+            return  # the body of a request that asks for an upgrade is still to come: `_decline_upgrade`
         self._receiving = False
         self._received_bytes = 0
-        request, parts = self._request, self._parts
         request.body = parts[0] if len(parts) == 1 else b"".join(parts)
         parts.clear()
-        self._receiving_bytes = 0
+        self._receiving_bytes = self._joined_parts = 0
         self._account(len(request.body) - self._unfinished_bytes)
         self._unfinished_bytes = 0
         if len(request.body) > self._path.settings.limits.body_bytes:
             self._refuse_message(self._path.body_too_large)
         elif self._path.over_budget:
             self._refuse_message(self._path.buffers_full)
-        elif self._exchange is None and not self._waiting and not self.write_paused:
-            self._start(request)
         else:
             self._waiting.append(request)
-            if len(self._waiting) >= MAX_PIPELINED:
+            if len(self._waiting) == MAX_PIPELINED:
                 self.transport.pause_reading()
+                self._reading_paused = True
 
     # -- one request after another
 
@@ -209,19 +233,40 @@ class ClientConnection:
         if not request.keep_alive:
             self._path.writes.flush()
             self.transport.close()
-        elif self._waiting and not self.write_paused:
+        elif self._waiting:
             self._next()
+        else:
+            self._say_continue()
+
+    def _say_continue(self) -> None:
+        """Let a caller that asked for leave send its body, once it is that request's turn."""
+        request = self._request
+        if request.expects_continue and self._in_body and self._exchange is None and not self._waiting:
+            request.expects_continue = False
+            if not request.http10:
+                self._path.writes.write(self.transport, b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _next(self) -> None:
-        if not self._waiting or self.transport.is_closing():
+        """Answer what waits, until something takes its time. A loop: answers at once must not pile up on the stack."""
+        if self._answering:
             return
-        following = self._waiting.popleft()
-        if isinstance(following, Refusal):
-            self._write_refusal(following)
-            return
-        if len(self._waiting) == MAX_PIPELINED - 1:
+        self._answering = True
+        while self._waiting and self._exchange is None and not self.write_paused and not self.transport.is_closing():
+            following = self._waiting.popleft()
+            if isinstance(following, Refusal):
+                self._write_refusal(following)
+                break
+            self._start(following)
+        self._answering = False
+        if self._reading_paused and len(self._waiting) < MAX_PIPELINED and not self.transport.is_closing():
+            self._reading_paused = False
             self.transport.resume_reading()
-        self._start(following)
+
+    def drain(self) -> None:
+        """The gateway is to stop: end the connection if nothing is going on, else with the next answer."""
+        if self._exchange is None and not self._receiving and not self._waiting:
+            self._path.writes.flush()
+            self.transport.close()
 
     def release_body(self, request: IncomingRequest) -> None:
         """The body will not be needed again: no other replica will be tried."""
@@ -254,7 +299,12 @@ class ClientConnection:
                 self._refuse_message(self._path.head_too_large)
             return
         self._receiving_bytes += received_bytes
+        if len(self._parts) > self._joined_parts + 1:
+            # Tiny chunks would each be kept as an object many times their size.
+            self._parts[self._joined_parts :] = [b"".join(self._parts[self._joined_parts :])]
+        self._joined_parts = len(self._parts)
         if isinstance(self._request.own_answer, Refusal):
+            self._joined_parts = 0
             self._parts.clear()  # nobody will read it: the rest is let pass so that the connection can go on
         else:
             self._unfinished_bytes += received_bytes
@@ -271,14 +321,14 @@ class ClientConnection:
     def _refuse_message(self, refusal: Refusal) -> None:
         """Refuse the request that is being read, once those before it are answered; the connection ends with that."""
         self._lingering = True
+        if not self._receiving:
+            self._request = IncomingRequest()  # what is refused is not the last request that was read whole
         self._receiving = False
         self._parts.clear()
         self._account(-self._unfinished_bytes)
         self._receiving_bytes = self._unfinished_bytes = 0
-        if self._exchange is None and not self._waiting:
-            self._write_refusal(refusal)
-        else:
-            self._waiting.append(refusal)
+        self._waiting.append(refusal)
+        self._next()
 
     def _write_refusal(self, refusal: Refusal) -> None:
         request = self._request
@@ -292,11 +342,18 @@ class ClientConnection:
         self._path.writes.flush()
         self.transport.write_eof()
 
+    def _has_hung_up(self) -> bool:
+        """Whether the caller has gone, which a connection that is not read from does not notice by itself."""
+        poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
+        return bool(poll.poll(0))
+
     def tick(self, now_s: float) -> None:
         """Look at the time limits; called about ten times a second."""
         timeouts = self._path.settings.timeouts
         waited_s = now_s - self._since_s
-        if self.write_paused and waited_s > timeouts.request_s:
+        stalled = self.write_paused or self.transport.is_closing()
+        if (stalled and waited_s > timeouts.request_s) or (self._reading_paused and self._has_hung_up()):
             self.transport.abort()
         elif self._exchange is not None:
             self._exchange.tick(now_s)

@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 import time
+from functools import cache
 from typing import cast
 
 from poise.core.replica import ReplicaAddress
@@ -19,15 +20,22 @@ LEARNED_FOR_S = 60.0
 """... for so long, as it may have closed them for another reason, such as a restart."""
 
 
+@cache
+def _default_tls() -> ssl.SSLContext:
+    """One for all replicas: reading the system's certificates takes some 25 ms."""
+    return ssl.create_default_context()
+
+
 class ReplicaConnections:
     """Idle connections to one replica, newest on top. Counterpart: `UpstreamConnection`."""
 
-    __slots__ = ("_address", "_idle", "_learned_until_s", "_reuse_s", "_tls", "head", "open", "writes")
+    __slots__ = ("_address", "_idle", "_learned_until_s", "_reuse_s", "_tls", "has_rank", "head", "open", "writes")
 
     def __init__(self, address: ReplicaAddress, writes: WriteBatch) -> None:
         self._address = address
         self.writes = writes
-        self._tls = ssl.create_default_context() if address.tls else None
+        self._tls = _default_tls() if address.tls else None
+        self.has_rank = address.rank is not None
         self._idle: list[UpstreamConnection] = []
         self._reuse_s = REUSE_S
         self._learned_until_s = 0.0

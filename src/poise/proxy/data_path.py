@@ -57,6 +57,8 @@ class DataPath:
         self.clients: set[ClientConnection] = set()
         self.retries = RetryBudget(settings.retry.budget_ratio, settings.retry.budget_floor)
         self.tasks = TaskGroupOwner()
+        self.draining = False
+        """Whether answers end their connections, because the gateway is to stop."""
         self.writes = WriteBatch()
         self._connections: dict[Replica, ReplicaConnections] = {}
         self._server: Any = None
@@ -92,6 +94,9 @@ class DataPath:
         """Stop listening, give running requests `drain_s` to end, then end what is left."""
         if self._server is not None:
             self._server.close()
+        self.draining = True
+        for client in tuple(self.clients):
+            client.drain()
         deadline_s = monotonic() + drain_s
         while self.counters.in_flight and monotonic() < deadline_s:  # noqa: ASYNC110 - once in a process
             await asyncio.sleep(TICK_S)
@@ -145,12 +150,19 @@ class DataPath:
                 )
             )  # fmt: skip
 
+    def report(self, message: str, error: Exception) -> None:
+        """Tell the operator, through the event loop's handler, of an error that only one caller suffers from."""
+        asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
+
     async def _keep_time(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
             now_s = monotonic()
             for client in tuple(self.clients):
-                client.tick(now_s)
+                try:
+                    client.tick(now_s)
+                except Exception as error:  # noqa: BLE001 - everybody's time limits depend on this loop
+                    self.report("a caller's time limits could not be looked at", error)
             self._retire_connections()
             if self.log is not None:
                 self.log.flush()

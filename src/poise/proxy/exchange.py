@@ -9,12 +9,13 @@ from poise.core.errors import Refusal
 from poise.core.request import Outcome
 from poise.proxy.answer import PlainAnswer, StreamAnswer
 from poise.proxy.request_log import RequestLine
-from poise.proxy.retry import STALE, TIMED_OUT, UNREACHABLE, Failure, FailureKind
+from poise.proxy.retry import MALFORMED, STALE, TIMED_OUT, UNREACHABLE, Failure, FailureKind
 from poise.wire import facts as request_facts
 from poise.wire.answers import RefusedInStream, Usage
 from poise.wire.http import AnswerHead, error_body, refusal_headers, status_line
 
 if TYPE_CHECKING:
+    from poise.fleet.replica import Replica
     from poise.fleet.ticket import Ticket
     from poise.proxy.client import ClientConnection
     from poise.proxy.data_path import DataPath
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from poise.proxy.upstream import UpstreamConnection
 
 NO_REPLICA = Refusal(503, "no_replica", "no replica can take the request now", "gateway", retry_after_s=1)
+POLICY_FAILED = Refusal(500, "policy_failed", "the placement policy failed; the gateway's log says how", "gateway")
+STALE_WITHIN_S = 1.0
+"""A reused connection that ends silently later than this after a request was sent has not been stale: the replica, or
+something on the way, gave the request up, and sending it again counts as a retry."""
 HOLDING_COMMENT = b": waiting for the replica\n\n"
 
 
@@ -50,8 +55,8 @@ class Exchange:
     """
 
     __slots__ = (
-        "_attempts", "_client", "_connecting", "_facts", "_first_output_s", "_kept_answer", "_path", "_quiet_since_s",
-        "_reason", "_request", "_sent_s", "_started_s", "_ticket", "_tried", "_until_s", "_upstream", "active",
+        "_attempts", "_client", "_connecting", "_facts", "_first_output_s", "_kept_answer", "_last_refusal", "_path",
+        "_quiet_since_s", "_request", "_sent_s", "_started_s", "_ticket", "_tried", "_until_s", "_upstream", "active",
         "answer", "out", "request_generates", "stage", "usage",
     )  # fmt: skip
 
@@ -74,8 +79,9 @@ class Exchange:
         self._ticket: Ticket | None = None
         self._upstream: UpstreamConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
-        self._kept_answer: PlainAnswer | None = None
-        self._reason = ""
+        self._kept_answer: tuple[PlainAnswer, str | None, str] | None = None
+        """A replica's own 5xx, that replica's name and the reason for choosing it: passed on if nobody does better."""
+        self._last_refusal: Refusal | None = None
         self._first_output_s: float | None = None
         self._started_s = self._sent_s = self._quiet_since_s = monotonic()
         self._until_s = 0.0
@@ -95,24 +101,28 @@ class Exchange:
     def _place(self) -> None:
         path = self._path
         began_s = monotonic()
-        decision = path.policy.choose(self._facts, path.fleet.pool(self._facts.model), began_s, self._tried)
+        try:
+            decision = path.policy.choose(self._facts, path.fleet.pool(self._facts.model), began_s, self._tried)
+            replica = path.fleet.at(decision.slot) if isinstance(decision, Send) else None
+        except Exception as error:  # noqa: BLE001 - a user's own policy may raise anything; only this request suffers
+            path.report("the policy failed", error)
+            self._refuse(POLICY_FAILED)
+            return
         now_s = monotonic()
         path.counters.decision_s.observe(now_s - began_s)
-        if isinstance(decision, Send):
-            self._reason = decision.reason
-            self.out.replica = self._path.fleet.at(decision.slot).name
-            self.out.reason = decision.reason
+        if replica is not None:
             self._attempts += 1
-            self._tried += (decision.slot,)
-            self._send_to(decision.slot, now_s)
+            self._tried += (replica.slot,)
+            self.out.replica, self.out.reason = replica.name, decision.reason
+            self._send_to(replica, now_s)
         elif isinstance(decision, Wait) and not self._tried:
             self.stage = Stage.WAITING
             self._until_s = decision.until_s
         else:
-            self._refuse(NO_REPLICA)
+            self._refuse(self._last_refusal or NO_REPLICA)
 
-    def _send_to(self, slot: int, now_s: float, *, fresh: bool = False) -> None:
-        self._ticket = ticket = self._path.fleet.dispatch(slot, self._facts, now_s)
+    def _send_to(self, replica: "Replica", now_s: float, *, fresh: bool = False) -> None:
+        self._ticket = ticket = self._path.fleet.dispatch(replica.slot, self._facts, now_s)
         connection = None if fresh else self._path.connections(ticket.replica).take(now_s)
         if connection is not None:
             self._send_on(connection, now_s)
@@ -126,7 +136,7 @@ class Exchange:
         try:
             async with asyncio.timeout(self._path.settings.timeouts.connect_s):
                 connection = await connections.connect()
-        except (OSError, TimeoutError):
+        except (OSError, ValueError):  # TimeoutError is an OSError, a bad host name a ValueError
             self._connecting = None
             self.attempt_failed(UNREACHABLE)
             return
@@ -138,8 +148,11 @@ class Exchange:
         body = request.body
         parts = [request.method, b" ", request.target, connection.connections.head, *request.head]
         parts += (b"x-request-id: ", request.request_id)
-        if request.credential is not None and self._path.keys is None:
-            parts += (b"\r\n", request.credential[0], b": ", request.credential[1])
+        if self._path.keys is None:
+            for name, value in request.credentials:
+                parts += (b"\r\n", name, b": ", value)
+        if request.rank is not None and not connection.connections.has_rank:
+            parts += (b"\r\nx-data-parallel-rank: ", request.rank)
         if body or request.method == b"POST":
             parts.append(b"\r\ncontent-length: %d\r\n\r\n" % len(body))
         else:
@@ -162,7 +175,8 @@ class Exchange:
         if head.events:
             self.answer = StreamAnswer(self, head, route.stream_end)
         else:
-            self.answer = PlainAnswer(self, head, hold=route.generates or head.status >= 400)
+            hold = (route.generates and not head.encoded) or head.status >= 400
+            self.answer = PlainAnswer(self, head, hold=hold)
 
     def answer_ends(self) -> None:
         """The answer's body is complete, and its connection is in the pool again or closed."""
@@ -172,6 +186,9 @@ class Exchange:
 
     def upgraded(self, connection: "UpstreamConnection", head: AnswerHead, rest: bytes) -> None:
         """The replica has switched protocols: from now on bytes are passed on as they come, both ways."""
+        if not self._request.wants_websocket:
+            self.attempt_failed(MALFORMED)
+            return
         self._upstream = None
         self.first_output()
         self.stage = Stage.TUNNELLED
@@ -180,25 +197,25 @@ class Exchange:
 
     def refused(self, kept: PlainAnswer, status: int) -> None:
         """The replica answered with a 5xx: try elsewhere, else pass its own answer on."""
-        self._kept_answer = kept
+        self._kept_answer = (kept, self.out.replica, self.out.reason)
         refusal = Refusal(status, "replica_error", "the replica answered with an error", "replica")
         self.attempt_failed(Failure(FailureKind.REFUSED, refusal))
 
     def refused_in_stream(self, refused: RefusedInStream) -> None:
         """The stream's first event is an error: a refusal with a status of its own, whatever the head said."""
         self._drop_upstream()
+        outcome = Outcome.FAILED if refused.status >= 500 else Outcome.CALLER_ERROR
         if refused.status >= 500 and self._may_retry(FailureKind.REFUSED):
-            self._settle(Outcome.FAILED)
+            self._settle(outcome)
             self._place()
             return
-        self._settle(Outcome.FAILED if refused.status >= 500 else Outcome.CALLER_ERROR)
         if self.out.begun:
             self.out.event(refused.body, failed=True)
             self.out.end()
         else:
             retry_after = [(b"retry-after", b"1")] if refused.status == 503 else []
             self.out.whole(refused.status, refused.body, retry_after)
-        self._finish(Outcome.FAILED if refused.status >= 500 else Outcome.CALLER_ERROR, refused.status)
+        self._end(outcome, refused.status)
 
     def attempt_failed(self, failure: Failure) -> None:
         """The attempt is over without an answer, or its answer broke off."""
@@ -211,12 +228,14 @@ class Exchange:
             self.failed(failure)
             return
         self.answer = None
-        slot = self._ticket.replica.slot if self._ticket is not None else None
-        if failure is STALE and slot is not None:
-            self._path.counters.stale_connections += 1
-            self._settle(Outcome.CANCELLED)
-            self._send_to(slot, monotonic(), fresh=True)
-            return
+        self._last_refusal = failure.refusal
+        if failure is STALE and self._ticket is not None:
+            replica, now_s = self._ticket.replica, monotonic()
+            if now_s - self._sent_s < STALE_WITHIN_S and self._path.fleet.named(replica.name) is replica:
+                self._path.counters.stale_connections += 1
+                self._settle(Outcome.CANCELLED)
+                self._send_to(replica, now_s, fresh=True)
+                return
         if self._may_retry(failure.kind):
             self._settle(Outcome.FAILED)
             self._place()
@@ -250,9 +269,8 @@ class Exchange:
     def tunnel_ended(self) -> None:
         """One side of a tunnel has ended, and the other with it. Said once by each side."""
         if self.stage != Stage.ENDED:
-            self._settle(Outcome.COMPLETED)
             self._client.forget()
-            self._finish(Outcome.COMPLETED, 101)
+            self._end(Outcome.COMPLETED, 101)
 
     def client_must_close(self) -> None:
         """The answer cannot be completed: the caller must see its connection end."""
@@ -261,21 +279,18 @@ class Exchange:
     def complete(self, status: int) -> None:
         """The answer has been passed on whole."""
         outcome = Outcome.FAILED if status >= 500 else Outcome.CALLER_ERROR if status >= 400 else Outcome.COMPLETED
-        self._settle(outcome)
-        self._finish(outcome, status)
+        self._end(outcome, status)
 
     def failed(self, failure: Failure) -> None:
         """The answer has ended for the caller, and it was not a whole one."""
-        self._settle(Outcome.FAILED)
-        self._finish(Outcome.FAILED, failure.refusal.status, error=failure.kind)
+        self._end(Outcome.FAILED, failure.refusal.status, error=failure.kind)
 
     def cancel(self) -> None:
         """The caller is gone: the replica must see its peer close at once."""
         if self.stage == Stage.ENDED:
             return
         self._drop_upstream()
-        self._settle(Outcome.CANCELLED)
-        self._finish(Outcome.CANCELLED, 499)
+        self._end(Outcome.CANCELLED, 499)
 
     @property
     def caller_is_slow(self) -> bool:
@@ -306,10 +321,10 @@ class Exchange:
                 self.attempt_failed(TIMED_OUT)
         elif stage == Stage.SENT:
             self._tick_sent(now_s)
-        elif stage == Stage.WAITING and now_s >= self._until_s:
+        elif stage == Stage.WAITING:
             if now_s - self._started_s > timeouts.first_output_s:
                 self._refuse(NO_REPLICA)
-            else:
+            elif now_s >= self._until_s:
                 self._place()
 
     def _tick_sent(self, now_s: float) -> None:
@@ -320,11 +335,11 @@ class Exchange:
             self.attempt_failed(TIMED_OUT)
         elif now_s - self._quiet_since_s > timeouts.hold_s and self._facts.stream and self.request_generates:
             self._quiet_since_s = now_s
-            self._hold()
+            if not isinstance(self.answer, PlainAnswer):
+                self._hold()
 
     def _replica_makes_progress(self, now_s: float) -> bool:
-        assert self._ticket is not None
-        progress_at_s = self._ticket.replica.progress_at_s
+        progress_at_s = self._ticket.replica.progress_at_s if self._ticket is not None else None
         return progress_at_s is not None and now_s - progress_at_s < self._path.settings.timeouts.first_output_s
 
     def _hold(self) -> None:
@@ -335,20 +350,18 @@ class Exchange:
     # -- ending
 
     def _refuse(self, refusal: Refusal) -> None:
-        kept, self._kept_answer = self._kept_answer, None
-        if kept is not None and not self.out.begun:
-            self.answer = kept
-            kept.pass_on()
+        self._settle(Outcome.FAILED)
+        if self._kept_answer is not None and not self.out.begun:
+            self.answer, self.out.replica, self.out.reason = self._kept_answer
+            self.answer.pass_on()
             return
         self._path.counters.refusals[refusal.code] += 1
-        self._settle(Outcome.FAILED)
         if self.out.begun:
             self.out.error_event(refusal)
             self.out.end()
         else:
             self.out.whole(refusal.status, error_body(refusal), refusal_headers(refusal))
-        outcome = Outcome.FAILED if self._attempts else Outcome.REFUSED
-        self._finish(outcome, refusal.status, error=refusal.code)
+        self._end(Outcome.FAILED if self._attempts else Outcome.REFUSED, refusal.status, error=refusal.code)
 
     def _drop_upstream(self) -> None:
         upstream, self._upstream = self._upstream, None
@@ -363,9 +376,10 @@ class Exchange:
         if ticket is not None:
             self._path.fleet.settle(ticket, outcome, monotonic())
 
-    def _finish(self, outcome: Outcome, status: int, error: str | None = None) -> None:
+    def _end(self, outcome: Outcome, status: int, error: str | None = None) -> None:
+        self._settle(outcome)
         self.stage = Stage.ENDED
-        self.answer = self._kept_answer = None  # they hold the exchange: without the ring, no garbage to collect
+        self.answer = self._kept_answer = None  # answers hold the exchange: without the ring, no garbage to collect
         path, request = self._path, self._request
         counters = path.counters
         duration_s = monotonic() - self._started_s
@@ -387,6 +401,6 @@ class Exchange:
         prompt_tokens, output_tokens = self.usage or (None, None)
         return RequestLine(
             request.request_id.decode(), route.name if route else "", outcome, status, self.out.replica,
-            self._reason or None, self._attempts, facts.model, facts.stream, request.key_name, self._first_output_s,
+            self.out.reason or None, self._attempts, facts.model, facts.stream, request.key_name, self._first_output_s,
             duration_s, prompt_tokens, output_tokens, error,
         )  # fmt: skip

@@ -56,16 +56,15 @@ class IncomingRequest:
     """A request as it is parsed. `head` is ready to be joined into the head that a replica is sent."""
 
     __slots__ = (
-        "_session_rank", "_user_rank", "body", "coding", "connection", "credential", "declared_bytes", "encoded",
+        "_session_rank", "_user_rank", "body", "coding", "connection", "credentials", "declared_bytes", "encoded",
         "expects_continue", "head", "hosts", "http10", "keep_alive", "key_name", "method", "origin", "own_answer",
-        "path", "query", "request_id", "route", "session_key", "target", "upgrade", "user_key",
+        "path", "rank", "request_id", "route", "session_key", "target", "upgrade", "user_key",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.target = b""
         self.method = b""
         self.path = b""
-        self.query = b""
         self.route: Route | None = None
         self.head: list[bytes] = []
         """Headers to send on, flat: name, `: `, value, line end."""
@@ -78,7 +77,8 @@ class IncomingRequest:
         """`Content-Length` as the caller gave it; the parser has checked that it is a number."""
         self.connection: bytes | None = None
         self.upgrade: bytes | None = None
-        self.credential: tuple[bytes, bytes] | None = None
+        self.credentials: list[tuple[bytes, bytes]] = []
+        self.rank: bytes | None = None
         self.key_name: str | None = None
         self.request_id = b""
         self.origin: bytes | None = None
@@ -105,7 +105,9 @@ class IncomingRequest:
         elif kind == HeaderKind.LENGTH:
             self.declared_bytes = int(value)
         elif kind == HeaderKind.CREDENTIAL:
-            self.credential = (name, value)
+            self.credentials.append((name, value))
+        elif kind == HeaderKind.RANK:
+            self.rank = value
         elif kind == HeaderKind.CONNECTION:
             self.connection = value if self.connection is None else self.connection + b"," + value
         elif kind == HeaderKind.UPGRADE:
@@ -147,7 +149,12 @@ class IncomingRequest:
             _, _, rest = target.partition(b"://")
             slash = rest.find(b"/")
             self.target = target = rest[slash:] if slash >= 0 else b"/"
-        self.path, _, self.query = target.partition(b"?")
+        self.path = target.partition(b"?")[0]
+
+    @property
+    def has_body(self) -> bool:
+        """Whether the head announces a body."""
+        return self.declared_bytes > 0 or bool(self.coding)
 
     @property
     def head_bytes(self) -> int:
@@ -156,5 +163,6 @@ class IncomingRequest:
 
     @property
     def wants_websocket(self) -> bool:
-        """Whether this is a WebSocket handshake (RFC 6455 4.1)."""
-        return self.upgrade == b"websocket" and b"upgrade" in (self.connection or b"").lower()
+        """Whether this is a WebSocket handshake (RFC 6455 4.1) at the one path that takes one."""
+        realtime = self.method == b"GET" and self.path == b"/v1/realtime" and not self.has_body
+        return realtime and self.upgrade == b"websocket" and b"upgrade" in (self.connection or b"").lower()

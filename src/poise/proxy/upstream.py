@@ -23,8 +23,9 @@ class UpstreamConnection:
     """
 
     __slots__ = (
-        "_answered", "_done", "_head_complete", "_headers", "_keep_alive", "_parser", "_parts", "_poll",
-        "_until_close", "connections", "exchange", "idle_since_s", "on_body", "reused", "transport",
+        "_answer_has_begun", "_answered", "_body_parts", "_done", "_head", "_headers", "_keep_alive", "_parser",
+        "_parts", "_poll", "_unsent", "_until_close", "connections", "exchange", "idle_since_s", "on_body", "reused",
+        "transport",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -41,7 +42,11 @@ class UpstreamConnection:
         self._reset()
 
     def _reset(self) -> None:
-        self._answered = self._done = self._head_complete = self._until_close = self._keep_alive = False
+        self._answer_has_begun = self._answered = self._done = self._until_close = self._keep_alive = self._unsent = (
+            False
+        )
+        self._head: AnswerHead | None = None
+        self._body_parts = 0
         self._headers.clear()
 
     # -- asyncio
@@ -63,15 +68,19 @@ class UpstreamConnection:
             exchange.upgraded(self, AnswerHead(101, self._headers), data[upgrade.args[0] :])
             return
         except httptools.HttpParserError:
-            self._fail(MALFORMED)
-            return
-        if self._head_complete:
-            self._head_complete = False
-            head = AnswerHead(self._parser.get_status_code(), self._headers)
+            if not self._done:
+                self._fail(MALFORMED)
+                return
+            self._keep_alive = False  # the answer is whole; what follows it is not one
+        if self._head is not None:
+            head, self._head = self._head, None
             self._until_close = not head.framed
             exchange.answer_begins(head)
         answer = exchange.answer
         parts = self._parts
+        if self._done and len(parts) > self._body_parts:
+            del parts[self._body_parts :]
+            self._keep_alive = False
         if parts:
             body = parts[0] if len(parts) == 1 else b"".join(parts)
             parts.clear()
@@ -99,17 +108,25 @@ class UpstreamConnection:
     # -- httptools
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers.append((name, value))
+        if not self._answer_has_begun:  # later ones are trailers
+            self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        self._head_complete = self._parser.get_status_code() >= 200
+        if self._done:
+            self._keep_alive = False  # a second answer, which nobody asked for
+        elif (status := self._parser.get_status_code()) >= 200:
+            self._answer_has_begun = True
+            self._head = AnswerHead(status, self._headers)
 
     def on_message_complete(self) -> None:
+        if self._done:
+            return
         status = self._parser.get_status_code()
         if 100 <= status < 200 and status != 101:
             self._headers.clear()  # 100 Continue and its like: the answer is still to come
         else:
             self._done = True
+            self._body_parts = len(self._parts)
             self._keep_alive = self._parser.should_keep_alive()  # the parser forgets it when the message is over
 
     # -- the exchange's side
@@ -121,6 +138,8 @@ class UpstreamConnection:
         if len(body) < 65536:
             self.connections.writes.write(self.transport, head + body)
         else:
+            self._unsent = True
+            self.connections.writes.flush()
             self.transport.writelines((head, body))
 
     def let_go(self) -> None:
@@ -141,7 +160,8 @@ class UpstreamConnection:
 
     def _complete(self, exchange: "Exchange") -> None:
         self.exchange = None
-        if self._until_close or not self._keep_alive:
+        unsent = self._unsent and self.transport.get_write_buffer_size() > 0
+        if self._until_close or unsent or not self._keep_alive:
             self.transport.close()
         else:
             self.reused = True

@@ -11,6 +11,8 @@ import msgspec
 from poise.wire.answer_schema import Event, TokenUsage, decode_error, decode_event, decode_plain, decode_usage
 from poise.wire.sse import event_lines
 
+UNREADABLE = (msgspec.DecodeError, RecursionError)
+"""What reading hostile JSON raises."""
 Usage = tuple[int | None, int | None]
 """Prompt and output tokens as the replica counted them, None where it did not say."""
 
@@ -48,7 +50,7 @@ def first_verdict(block: bytes) -> RefusedInStream | bool:
             continue
         try:
             event = decode_event(data)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             return True
         if kind == b"error" or event.type == "error" or _is_something(event.error):
             return RefusedInStream(_error_status(event), data)
@@ -58,13 +60,14 @@ def first_verdict(block: bytes) -> RefusedInStream | bool:
 
 
 def _is_something(raw: msgspec.Raw) -> bool:
-    return bytes(raw) not in (b"", b"null", b"{}", b'""')
+    text = bytes(raw)
+    return text[:1] in (b"{", b'"') and text not in (b"{}", b'""')
 
 
 def _error_status(event: Event) -> int:
     try:
         error = decode_error(event.error)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return 500
     code = bytes(error.code).strip(b'"')
     if code.isdigit() and 400 <= int(code) <= 599:
@@ -78,7 +81,7 @@ def stream_usage(tail: bytes) -> Usage | None:
         if b'"usage"' in data:
             try:
                 event = decode_usage(data)
-            except msgspec.DecodeError:
+            except UNREADABLE:
                 continue
             found = event.usage or (event.response.usage if event.response else None)
             if found is not None:
@@ -92,7 +95,7 @@ def plain_verdict(body: bytes) -> tuple[bool, Usage | None]:
         usage = decode_usage(body).usage
         counts = None if usage is None else _counts(usage)
         return b'"abort"' in body and _broken_off(body), counts
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return False, None
 
 

@@ -37,10 +37,11 @@ class AnswerHead:
     """A replica's answer head, read once: `lines` are the headers that the caller gets, flat and ready to be joined.
 
     `length` is the body's length if the replica said it; `framed` says whether its end can be told without the
-    connection's; `events` whether it is an event stream whose events can be read.
+    connection's; `events` whether it is an event stream whose events can be read;
+    `encoded` whether the body is compressed.
     """
 
-    __slots__ = ("events", "framed", "length", "lines", "status")
+    __slots__ = ("encoded", "events", "framed", "length", "lines", "status")
 
     def __init__(self, status: int, headers: Headers) -> None:
         self.status = status
@@ -48,7 +49,7 @@ class AnswerHead:
         self.framed = status in BODILESS
         self.events = False
         self.lines: list[bytes] = []
-        encoded = False
+        self.encoded = False
         connection = b""
         for name, value in headers:
             lower = name.lower()
@@ -63,9 +64,9 @@ class AnswerHead:
             if lower == b"content-type":
                 self.events = 200 <= status < 300 and value[:17].lower() == b"text/event-stream"
             elif lower == b"content-encoding":
-                encoded = value.lower() != b"identity"
+                self.encoded = value.lower() != b"identity"
             self.lines += (name, b": ", value, b"\r\n")
-        self.events = self.events and not encoded
+        self.events = self.events and not self.encoded
         if connection and connection.lower() not in (b"close", b"keep-alive"):
             self.drop(*connection_tokens(connection))
 

@@ -35,7 +35,7 @@ def read_models(body: bytes) -> tuple[ModelEntry, ...]:
     try:
         entries = [bytes(raw) for raw in _listing.decode(body).data]
         return tuple(ModelEntry(_named.decode(entry).id, entry) for entry in entries)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ModelListError(
             f"the model list is not an OpenAI model list: {error}",
             hint="check that the url is an engine's root address",

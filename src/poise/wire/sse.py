@@ -4,20 +4,23 @@ import re
 
 EVENT_END = re.compile(rb"\r?\n\r?\n|\r\r")
 MAX_EVENT_BYTES = 256 * 1024
-"""Longer events are passed on like all others but not looked into: no end or error event is that long."""
+"""Of a longer event only the beginning is looked into, where its type is; it is passed on like all others."""
+KEPT_HEAD_BYTES = 512
 
 
 class EventCutter:
     """Collects the part of an event that a read left unfinished. Says nothing about what is passed on, or when.
 
-    Invariant: `rest` holds no complete event. After an event longer than `MAX_EVENT_BYTES` only its end is looked for.
+    Invariant: `rest` holds no complete event. Of an event longer than `MAX_EVENT_BYTES` only the
+    beginning is kept.
     """
 
-    __slots__ = ("_skipping", "rest")
+    __slots__ = ("_head", "_skipping", "rest")
 
     def __init__(self) -> None:
         self.rest = bytearray()
         self._skipping = False
+        self._head = b""
 
     @property
     def between_events(self) -> bool:
@@ -40,12 +43,14 @@ class EventCutter:
         if self._skipping:
             self._skipping = False
             first = EVENT_END.search(block)
-            block = block[first.end() :] if first else b""
+            block = self._head + b"\n\n" + (block[first.end() :] if first else b"")
         self._bound()
         return block
 
     def _bound(self) -> None:
         if len(self.rest) > MAX_EVENT_BYTES:
+            if not self._skipping:
+                self._head = bytes(self.rest[:KEPT_HEAD_BYTES]).rstrip(b"\r\n")
             self._skipping = True
             del self.rest[:-3]
 

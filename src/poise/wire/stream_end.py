@@ -40,8 +40,14 @@ MARKERS = {
 """A read without any of these says nothing about the stream's end; looking for one costs some 40 ns."""
 
 _DONE = re.compile(rb"(?:^|[\r\n])(data: ?\[DONE\])")
-_FINISHED = re.compile(rb'"(?:finish_reason|stop_reason)"\s*:\s*"(?!abort")')
-_ABORTED = re.compile(rb'"(?:finish_reason|stop_reason)"\s*:\s*"abort"')
+_FINISHED = re.compile(rb'"finish_reason"\s*:\s*"(?!abort")')
+_ABORTED = {
+    # In the chat API `stop_reason` is the caller's own stop string, which may be anything.
+    StreamEnd.DONE: re.compile(rb'"finish_reason"\s*:\s*"abort"'),
+    StreamEnd.MESSAGE_STOP: re.compile(rb'"stop_reason"\s*:\s*"abort"'),
+}
+_NEVER = re.compile(rb"(?!)")
+_RESPONSE_FAILED = re.compile(rb'"type"\s*:\s*"response\.failed"')
 _ERROR_EVENT = re.compile(
     rb'(?:^|[\r\n])(?:event: ?error|data: ?\{\s*"error"\s*:\s*\{|data: ?\{\s*"type"\s*:\s*"error")'
 )
@@ -57,11 +63,11 @@ _TAIL_BYTES = 4096
 class StreamEndWatch:
     """What a stream's events have said about its end so far. `errored`: the caller has been told of a failure."""
 
-    __slots__ = ("_before", "_last", "_markers", "_usage", "aborted", "end", "ended", "errored", "finished")
+    __slots__ = ("_before", "_last", "_markers", "_named", "_usage", "aborted", "end", "ended", "errored", "finished")
 
     def __init__(self, end: StreamEnd) -> None:
         self.end = end
-        self.aborted = self.finished = self.errored = False
+        self.aborted = self.finished = self.errored = self._named = False
         self.ended = end is StreamEnd.ANY
         self._markers = MARKERS[end]
         self._usage: Usage | None = None
@@ -77,14 +83,16 @@ class StreamEndWatch:
 
     def note(self, block: bytes) -> None:
         """Take note of what a block of complete events says."""
+        self._named = self._named or b'"finish_reason"' in block
         if b'"usage"' in block:
             self._usage = stream_usage(block[-_TAIL_BYTES:]) or self._usage
         if self.says_nothing(block):
             return
         self._before, self._last = self._before[-_TAIL_BYTES:] + self._last, block
-        self.aborted = self.aborted or _ABORTED.search(block) is not None
+        self.aborted = self.aborted or _ABORTED.get(self.end, _NEVER).search(block) is not None
         self.finished = self.finished or _FINISHED.search(block) is not None
-        self.errored = self.errored or _ERROR_EVENT.search(block) is not None or b"response.failed" in block
+        self.errored = self.errored or _ERROR_EVENT.search(block) is not None
+        self.errored = self.errored or _RESPONSE_FAILED.search(block) is not None
         self.ended = self.ended or _ENDED[self.end].search(block) is not None
 
     def fault(self) -> Fault | None:
@@ -94,8 +102,9 @@ class StreamEndWatch:
         if self.errored or not self.ended:
             return Fault.UNFINISHED
         # Servers that never name a finish reason end with `[DONE]` alone; one that names it and left it null did not.
-        nameless = b'"finish_reason"' not in self._before + self._last
-        return None if self.end is not StreamEnd.DONE or self.finished or nameless else Fault.UNFINISHED
+        if self.end is not StreamEnd.DONE or self.finished or not self._named:
+            return None
+        return None if _FINISHED.search(self._before + self._last) else Fault.UNFINISHED
 
     @property
     def usage(self) -> Usage | None:
