@@ -127,13 +127,13 @@ class ClientConnection:
         self.write_paused = True
         self._since_s = monotonic()
         if self._exchange is not None:
-            self._exchange.pause()
+            self._exchange.follow_pace()
 
     def resume_writing(self) -> None:
         self.write_paused = False
         self._since_s = monotonic()
         if self._exchange is not None:
-            self._exchange.resume()
+            self._exchange.follow_pace()
         else:
             self._next()
 

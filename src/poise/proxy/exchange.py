@@ -163,7 +163,7 @@ class Exchange:
         self._upstream = connection
         self._sent_s = self._quiet_since_s = now_s
         if self.caller_is_slow:
-            connection.transport.pause_reading()
+            connection.set_reading(False)
         connection.send(self, b"".join(parts), body)
 
     # -- the replica's side
@@ -297,15 +297,10 @@ class Exchange:
         """Whether the caller has not taken what was written, so that its answer is not read on."""
         return self._client.write_paused
 
-    def pause(self) -> None:
-        """The caller reads slowly: stop reading its answer."""
+    def follow_pace(self) -> None:
+        """The caller has become slow, or has caught up: read its answer accordingly."""
         if self._upstream is not None:
-            self._upstream.transport.pause_reading()
-
-    def resume(self) -> None:
-        """The caller has caught up."""
-        if self._upstream is not None:
-            self._upstream.transport.resume_reading()
+            self._upstream.set_reading(not self.caller_is_slow)
 
     # -- time
 
@@ -343,7 +338,6 @@ class Exchange:
         return progress_at_s is not None and now_s - progress_at_s < self._path.settings.timeouts.first_output_s
 
     def _hold(self) -> None:
-        """Keep the caller's connection alive while its answer is waited for."""
         self.out.stream_head(200, [b"content-type", b": ", b"text/event-stream; charset=utf-8", b"\r\n"])
         self.out.body(HOLDING_COMMENT)
 

@@ -147,8 +147,9 @@ class IncomingRequest:
         if not target.startswith(b"/") and b"://" in target:
             # absolute-form (RFC 9112 3.2.2): what follows the authority is the path
             _, _, rest = target.partition(b"://")
-            slash = rest.find(b"/")
-            self.target = target = rest[slash:] if slash >= 0 else b"/"
+            authority, mark, query = rest.partition(b"?")
+            slash = authority.find(b"/")
+            self.target = target = (authority[slash:] if slash >= 0 else b"/") + mark + query
         self.path = target.partition(b"?")[0]
 
     @property

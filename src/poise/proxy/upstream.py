@@ -147,6 +147,13 @@ class UpstreamConnection:
         self.exchange = None
         self.transport.abort()
 
+    def set_reading(self, wanted: bool) -> None:
+        """Read the answer on, or leave it in the network until its caller has caught up."""
+        if wanted:
+            self.transport.resume_reading()
+        else:
+            self.transport.pause_reading()
+
     @property
     def closed_by_replica(self) -> bool:
         """Whether something has arrived on an idle connection: its end, or bytes that nobody asked for."""

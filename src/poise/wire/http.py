@@ -59,7 +59,7 @@ class AnswerHead:
                 elif lower == b"transfer-encoding":
                     self.framed = True
                 elif lower == b"connection":
-                    connection = value
+                    connection = connection + b"," + value if connection else value
                 continue
             if lower == b"content-type":
                 self.events = 200 <= status < 300 and value[:17].lower() == b"text/event-stream"

@@ -32,7 +32,7 @@ class Fault(Enum):
 
 
 MARKERS = {
-    StreamEnd.DONE: (b"[DONE]", b'finish_reason":"', b'finish_reason": "', b'"error"'),
+    StreamEnd.DONE: (b"[DONE]", b'finish_reason":"', b'finish_reason": "', b'"usage":{', b'"error"'),
     StreamEnd.MESSAGE_STOP: (b"message_stop", b'stop_reason":"', b'stop_reason": "', b'"error"'),
     StreamEnd.RESPONSE_COMPLETED: (b"response.completed", b"response.incomplete", b"response.failed", b'"error"'),
     StreamEnd.ANY: (),
@@ -75,6 +75,8 @@ class StreamEndWatch:
 
     def says_nothing(self, block: bytes) -> bool:
         """Whether `block` can be passed on without another look."""
+        if not self._named:
+            self._named = b'"finish_reason"' in block
         for marker in self._markers:
             if marker in block:
                 return False
@@ -83,7 +85,6 @@ class StreamEndWatch:
 
     def note(self, block: bytes) -> None:
         """Take note of what a block of complete events says."""
-        self._named = self._named or b'"finish_reason"' in block
         if b'"usage"' in block:
             self._usage = stream_usage(block[-_TAIL_BYTES:]) or self._usage
         if self.says_nothing(block):
