@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 
 from poise.core.errors import ConfigError
 
-_RANK_SUFFIX = re.compile(r"@(\d+)$")
+_RANK_SUFFIX = re.compile(r"@(\d{1,6})$")
+_HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")  # a name or an address; brackets are gone
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
@@ -73,8 +74,15 @@ def parse_replica_url(text: str) -> ReplicaAddress:
     match = _RANK_SUFFIX.search(text)
     rank = int(match.group(1)) if match else None
     plain = text[: match.start()] if match else text
-    parts = urlsplit(plain)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(plain)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise ConfigError(
+            f"replica url {text!r} cannot be read: {str(error).lower()}",
+            hint="write it as http://host:8000; a port is 1 to 65535",
+        ) from None
+    if parts.scheme not in ("http", "https") or not host:
         raise ConfigError(
             f"replica url {text!r} is not an http or https address",
             hint="write it as http://host:8000 or http://host:8000@1",
@@ -84,14 +92,13 @@ def parse_replica_url(text: str) -> ReplicaAddress:
             f"replica url {text!r} holds more than scheme, host, port and rank",
             hint="give the engine's root address; the gateway adds the paths",
         )
-    try:
-        port = parts.port
-    except ValueError:
+    if port == 0 or not _HOST.fullmatch(host):
         raise ConfigError(
-            f"replica url {text!r} has a port outside 1-65535", hint="write the port as a number"
-        ) from None
+            f"replica url {text!r} names no host and port that can be reached",
+            hint="write it as http://host:8000; a port is 1 to 65535",
+        )
     tls = parts.scheme == "https"
-    return ReplicaAddress(parts.hostname, port or (443 if tls else 80), tls, rank)
+    return ReplicaAddress(host, port or (443 if tls else 80), tls, rank)
 
 
 def check_replica_name(name: str) -> str:

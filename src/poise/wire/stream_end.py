@@ -80,7 +80,7 @@ class StreamEndWatch:
         for marker in self._markers:
             if marker in block:
                 return False
-        self._before, self._last = self._last, block
+        self._before, self._last = self._last, block if len(block) <= _TAIL_BYTES else block[-_TAIL_BYTES:]
         return True
 
     def note(self, block: bytes) -> None:
@@ -89,7 +89,7 @@ class StreamEndWatch:
             self._usage = stream_usage(block[-_TAIL_BYTES:]) or self._usage
         if self.says_nothing(block):
             return
-        self._before, self._last = self._before[-_TAIL_BYTES:] + self._last, block
+        self._before, self._last = (self._before + self._last)[-_TAIL_BYTES:], block[-_TAIL_BYTES:]
         self.aborted = self.aborted or _ABORTED.get(self.end, _NEVER).search(block) is not None
         self.finished = self.finished or _FINISHED.search(block) is not None
         self.errored = self.errored or _ERROR_EVENT.search(block) is not None
