@@ -12,8 +12,9 @@ LOAD_CORE = 1
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
-MAX_FOREIGN_RATIO = 0.05
-"""Share of a core that may go to processes that are not part of the benchmark; above it a sample is void."""
+MAX_FOREIGN_RATIO = 0.10
+"""Share of a core that may go to others than the benchmark's processes; above it a sample is void. Half of it is for
+loopback's own interrupt work, which no process is charged: 7 to 9% at 13,000 requests/s, with any router and with none."""
 QUIET_S = 0.2
 QUIET_RATIO = 0.85
 """A machine is quiet when both cores were idle for this share of `QUIET_S` seconds."""
