@@ -14,7 +14,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 MAX_FOREIGN_RATIO = 0.10
 """Share of a core that may go to others than the benchmark's processes; above it a sample is void. Half of it is for
-loopback's own interrupt work, which no process is charged: 7 to 9% at 13,000 requests/s, with any router and with none."""
+loopback's own interrupt work, which no process is charged: 7 to 9% at 13,000 requests/s, whatever the router."""
 QUIET_S = 0.2
 QUIET_RATIO = 0.85
 """A machine is quiet when both cores were idle for this share of `QUIET_S` seconds."""
