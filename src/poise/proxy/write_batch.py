@@ -6,7 +6,6 @@ another, requests and answers wake their readers once for many; written as each 
 
 import asyncio
 
-
 MAX_WAITING_BYTES = 256 * 1024
 """More than this is not kept waiting: large answers gain nothing from it and would be held in memory all at once."""
 
