@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from poise.core.errors import ConfigError
 
-_RANK_SUFFIX = re.compile(r"@(\d{1,6})$")
+_RANK_SUFFIX = re.compile(r"@(\d{1,9})$")
 _HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")  # a name or an address; brackets are gone
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
@@ -76,11 +76,16 @@ def parse_replica_url(text: str) -> ReplicaAddress:
     plain = text[: match.start()] if match else text
     try:
         parts = urlsplit(plain)
-        host, port = parts.hostname, parts.port
+        host = parts.hostname
     except ValueError as error:
         raise ConfigError(
-            f"replica url {text!r} cannot be read: {str(error).lower()}",
-            hint="write it as http://host:8000; a port is 1 to 65535",
+            f"replica url {text!r} cannot be read: {str(error).lower()}", hint="write it as http://host:8000"
+        ) from None
+    try:
+        port = parts.port
+    except ValueError:
+        raise ConfigError(
+            f"replica url {text!r} has a port outside 1-65535", hint="write the port as a number"
         ) from None
     if parts.scheme not in ("http", "https") or not host:
         raise ConfigError(
