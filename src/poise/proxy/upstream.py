@@ -167,8 +167,9 @@ class UpstreamConnection:
 
     def _complete(self, exchange: "Exchange") -> None:
         self.exchange = None
-        unsent = self._unsent and self.transport.get_write_buffer_size() > 0
-        if self._until_close or unsent or not self._keep_alive:
+        if self._unsent and self.transport.get_write_buffer_size() > 0:
+            self.transport.abort()  # answered before it was read: closing would wait for a replica that reads no more
+        elif self._until_close or not self._keep_alive:
             self.transport.close()
         else:
             self.reused = True
