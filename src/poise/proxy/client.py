@@ -10,6 +10,7 @@ import httptools
 
 from poise.core.errors import Refusal
 from poise.proxy.exchange import Exchange
+from poise.proxy.gate import check_request
 from poise.proxy.local import local_answer
 from poise.proxy.request import IncomingRequest
 from poise.proxy.response import ResponseWriter
@@ -211,9 +212,12 @@ class ClientConnection:
         own = request.own_answer
         if own is None:
             assert request.route is not None
-            self._exchange = exchange = Exchange(self._path, self, request, request.route)
-            exchange.start()
-            return
+            checked = check_request(self._path, request, request.route)
+            if not isinstance(checked, Refusal):
+                self._exchange = exchange = Exchange(self._path, self, request, checked)
+                exchange.start()
+                return
+            own = checked
         self.release_body(request)
         if isinstance(own, Refusal):
             self._path.refused_by_gateway(own, request)

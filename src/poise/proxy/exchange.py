@@ -1,33 +1,27 @@
 """One request's life: placed, sent, answered, retried or refused, settled. The only place where that order is kept."""
 
-import asyncio
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from poise.core.decision import Send, Wait
 from poise.core.errors import Refusal
-from poise.core.request import Outcome
+from poise.core.request import Outcome, RequestFacts
 from poise.proxy.answer import PlainAnswer, StreamAnswer
+from poise.proxy.attempt import Attempt
 from poise.proxy.request_log import RequestLine
-from poise.proxy.retry import MALFORMED, STALE, TIMED_OUT, UNREACHABLE, Failure, FailureKind
-from poise.wire import facts as request_facts
+from poise.proxy.retry import MALFORMED, STALE, TIMED_OUT, Failure, FailureKind
 from poise.wire.answers import RefusedInStream, Usage
 from poise.wire.http import AnswerHead, error_body, refusal_headers, status_line
 
 if TYPE_CHECKING:
     from poise.fleet.replica import Replica
-    from poise.fleet.ticket import Ticket
     from poise.proxy.client import ClientConnection
     from poise.proxy.data_path import DataPath
     from poise.proxy.request import IncomingRequest
-    from poise.proxy.routes import Route
     from poise.proxy.upstream import UpstreamConnection
 
 NO_REPLICA = Refusal(503, "no_replica", "no replica can take the request now", "gateway", retry_after_s=1)
 POLICY_FAILED = Refusal(500, "policy_failed", "the placement policy failed; the gateway's log says how", "gateway")
-STALE_WITHIN_S = 1.0
-"""A reused connection that ends silently later than this after a request was sent has not been stale: the replica, or
-something on the way, gave the request up, and sending it again counts as a retry."""
 HOLDING_COMMENT = b": waiting for the replica\n\n"
 
 
@@ -49,46 +43,42 @@ class Stage:
 class Exchange:
     """A request, the attempts at it, and its answer.
 
-    Invariants: at most one ticket is unsettled at a time; once `stage` is `ENDED` nothing more is written to the caller
-    for this request; a request is sent to another replica only before output has been passed on and after the
+    Invariants: at most one attempt is unsettled at a time; once `stage` is `ENDED` nothing more is written to the
+    caller for this request; a request is sent to another replica only before output has been passed on and after the
     previous attempt's connection has been let go.
     """
 
     __slots__ = (
-        "_attempts", "_client", "_connecting", "_facts", "_first_output_s", "_kept_answer", "_last_refusal", "_path",
-        "_quiet_since_s", "_request", "_sent_s", "_started_s", "_ticket", "_tried", "_until_s", "_upstream", "active",
-        "answer", "out", "request_generates", "stage", "usage",
+        "_attempt", "_attempts", "_client", "_facts", "_first_output_s", "_kept", "_last_refusal", "_path",
+        "_quiet_since_s", "_request", "_started_s", "_tried", "_until_s", "active", "answer", "out",
+        "request_generates", "stage", "usage",
     )  # fmt: skip
 
     def __init__(
-        self, path: "DataPath", client: "ClientConnection", request: "IncomingRequest", route: "Route"
+        self, path: "DataPath", client: "ClientConnection", request: "IncomingRequest", facts: RequestFacts
     ) -> None:
+        assert request.route is not None
         self._path = path
         self._client = client
         self._request = request
+        self._facts = facts
         self.out = client.out
         """Where the answer is written."""
-        self.request_generates = route.generates
+        self.request_generates = request.route.generates
         self.stage: int = Stage.WAITING
         self.answer: PlainAnswer | StreamAnswer | None = None
         self.usage: Usage | None = None
         self.active = False
         """Set by the answer whenever bytes arrive, cleared by `tick`."""
+        self._attempt: Attempt | None = None
         self._attempts = 0
         self._tried: tuple[int, ...] = ()
-        self._ticket: Ticket | None = None
-        self._upstream: UpstreamConnection | None = None
-        self._connecting: asyncio.Task[None] | None = None
-        self._kept_answer: tuple[PlainAnswer, str | None, str] | None = None
-        """A replica's own 5xx, that replica's name and the reason for choosing it: passed on if nobody does better."""
+        self._kept: tuple[PlainAnswer, Attempt] | None = None
+        """A replica's own 5xx: passed on if nobody does better."""
         self._last_refusal: Refusal | None = None
         self._first_output_s: float | None = None
-        self._started_s = self._sent_s = self._quiet_since_s = monotonic()
+        self._started_s = self._quiet_since_s = monotonic()
         self._until_s = 0.0
-        if route.reads_json and not request.encoded:
-            self._facts = request_facts.facts_from_json(request.body, request.session_key, request.user_key)
-        else:
-            self._facts = request_facts.facts_without_json(request.session_key)
 
     # -- placing
 
@@ -113,58 +103,28 @@ class Exchange:
         if replica is not None:
             self._attempts += 1
             self._tried += (replica.slot,)
-            self.out.replica, self.out.reason = replica.name, decision.reason
-            self._send_to(replica, now_s)
+            self._send_to(replica, decision.reason, now_s)
         elif isinstance(decision, Wait) and not self._tried:
             self.stage = Stage.WAITING
             self._until_s = decision.until_s
         else:
             self._refuse(self._last_refusal or NO_REPLICA)
 
-    def _send_to(self, replica: "Replica", now_s: float, *, fresh: bool = False) -> None:
-        self._ticket = ticket = self._path.fleet.dispatch(replica.slot, self._facts, now_s)
-        connection = None if fresh else self._path.connections(ticket.replica).take(now_s)
-        if connection is not None:
-            self._send_on(connection, now_s)
-        else:
-            self.stage = Stage.CONNECTING
-            self._connecting = self._path.tasks.spawn(self._connect(), name="connect to replica")
+    def _send_to(self, replica: "Replica", reason: str, now_s: float, *, fresh: bool = False) -> None:
+        ticket = self._path.fleet.dispatch(replica.slot, self._facts, now_s)
+        self._attempt = attempt = Attempt(self._path, self, self._request, ticket, reason)
+        self._show(attempt)
+        self.stage = Stage.CONNECTING
+        attempt.start(now_s, fresh=fresh)
 
-    async def _connect(self) -> None:
-        assert self._ticket is not None
-        connections = self._path.connections(self._ticket.replica)
-        try:
-            async with asyncio.timeout(self._path.settings.timeouts.connect_s):
-                connection = await connections.connect()
-        except (OSError, ValueError):  # TimeoutError is an OSError, a bad host name a ValueError
-            self._connecting = None
-            self.attempt_failed(UNREACHABLE)
-            return
-        self._connecting = None
-        self._send_on(connection, monotonic())
+    def _show(self, attempt: Attempt) -> None:
+        """Whose answer the caller is given, and why."""
+        self.out.replica, self.out.reason = attempt.replica.name, attempt.reason
 
-    def _send_on(self, connection: "UpstreamConnection", now_s: float) -> None:
-        request = self._request
-        body = request.body
-        parts = [request.method, b" ", request.target, connection.connections.head, *request.head]
-        parts += (b"x-request-id: ", request.request_id)
-        if self._path.keys is None:
-            for name, value in request.credentials:
-                parts += (b"\r\n", name, b": ", value)
-        if request.rank is not None and not connection.connections.has_rank:
-            parts += (b"\r\nx-data-parallel-rank: ", request.rank)
-        if body or request.method == b"POST":
-            parts.append(b"\r\ncontent-length: %d\r\n\r\n" % len(body))
-        else:
-            parts.append(b"\r\n\r\n")
-        if request.wants_websocket:
-            parts[-1] = b"\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
+    def sent(self, now_s: float) -> None:
+        """The attempt has a connection, on which the request is being sent."""
         self.stage = Stage.SENT
-        self._upstream = connection
-        self._sent_s = self._quiet_since_s = now_s
-        if self.caller_is_slow:
-            connection.set_reading(False)
-        connection.send(self, b"".join(parts), body)
+        self._quiet_since_s = now_s
 
     # -- the replica's side
 
@@ -180,7 +140,8 @@ class Exchange:
 
     def answer_ends(self) -> None:
         """The answer's body is complete, and its connection is in the pool again or closed."""
-        self._upstream = None
+        if self._attempt is not None:
+            self._attempt.connection_done()
         if self.answer is not None and self.stage != Stage.ENDED:
             self.answer.end()
 
@@ -189,7 +150,8 @@ class Exchange:
         if not self._request.wants_websocket:
             self.attempt_failed(MALFORMED)
             return
-        self._upstream = None
+        assert self._attempt is not None
+        self._attempt.connection_done()
         self.first_output()
         self.stage = Stage.TUNNELLED
         lines = [status_line(101), *head.lines, b"connection: upgrade\r\nupgrade: websocket\r\n\r\n"]
@@ -197,13 +159,14 @@ class Exchange:
 
     def refused(self, kept: PlainAnswer, status: int) -> None:
         """The replica answered with a 5xx: try elsewhere, else pass its own answer on."""
-        self._kept_answer = (kept, self.out.replica, self.out.reason)
+        assert self._attempt is not None
+        self._kept = (kept, self._attempt)
         refusal = Refusal(status, "replica_error", "the replica answered with an error", "replica")
         self.attempt_failed(Failure(FailureKind.REFUSED, refusal))
 
     def refused_in_stream(self, refused: RefusedInStream) -> None:
         """The stream's first event is an error: a refusal with a status of its own, whatever the head said."""
-        self._drop_upstream()
+        self._let_go()
         outcome = Outcome.FAILED if refused.status >= 500 else Outcome.CALLER_ERROR
         if refused.status >= 500 and self._may_retry(FailureKind.REFUSED):
             self._settle(outcome)
@@ -221,7 +184,7 @@ class Exchange:
         """The attempt is over without an answer, or its answer broke off."""
         if self.stage == Stage.ENDED:
             return
-        self._drop_upstream()
+        self._let_go()
         if self.stage == Stage.ANSWERING:
             assert self.answer is not None
             self.answer.broken_off(failure)
@@ -229,13 +192,12 @@ class Exchange:
             return
         self.answer = None
         self._last_refusal = failure.refusal
-        if failure is STALE and self._ticket is not None:
-            replica, now_s = self._ticket.replica, monotonic()
-            if now_s - self._sent_s < STALE_WITHIN_S and self._path.fleet.named(replica.name) is replica:
-                self._path.counters.stale_connections += 1
-                self._settle(Outcome.CANCELLED)
-                self._send_to(replica, now_s, fresh=True)
-                return
+        attempt, now_s = self._attempt, monotonic()
+        if failure is STALE and attempt is not None and attempt.may_have_been_stale(now_s):
+            self._path.counters.stale_connections += 1
+            self._settle(Outcome.CANCELLED)
+            self._send_to(attempt.replica, attempt.reason, now_s, fresh=True)
+            return
         if self._may_retry(failure.kind):
             self._settle(Outcome.FAILED)
             self._place()
@@ -262,8 +224,8 @@ class Exchange:
         self._quiet_since_s = now_s
         self._first_output_s = now_s - self._started_s
         self._path.counters.first_output_s.observe(self._first_output_s)
-        if self._ticket is not None:
-            self._path.fleet.first_output(self._ticket, now_s)
+        if self._attempt is not None:
+            self._attempt.first_output(now_s)
         self._client.release_body(self._request)
 
     def tunnel_ended(self) -> None:
@@ -289,7 +251,7 @@ class Exchange:
         """The caller is gone: the replica must see its peer close at once."""
         if self.stage == Stage.ENDED:
             return
-        self._drop_upstream()
+        self._let_go()
         self._end(Outcome.CANCELLED, 499)
 
     @property
@@ -299,8 +261,8 @@ class Exchange:
 
     def follow_pace(self) -> None:
         """The caller has become slow, or has caught up: read its answer accordingly."""
-        if self._upstream is not None:
-            self._upstream.set_reading(not self.caller_is_slow)
+        if self._attempt is not None:
+            self._attempt.set_reading(not self.caller_is_slow)
 
     # -- time
 
@@ -323,19 +285,16 @@ class Exchange:
                 self._place()
 
     def _tick_sent(self, now_s: float) -> None:
-        timeouts = self._path.settings.timeouts
-        waited_s = now_s - self._sent_s
+        timeouts, attempt = self._path.settings.timeouts, self._attempt
+        assert attempt is not None
+        late = now_s - attempt.sent_s > timeouts.first_output_s
         too_late = now_s - self._started_s > timeouts.total_s
-        if too_late or (waited_s > timeouts.first_output_s and not self._replica_makes_progress(now_s)):
+        if too_late or (late and not attempt.made_progress_within(timeouts.first_output_s, now_s)):
             self.attempt_failed(TIMED_OUT)
         elif now_s - self._quiet_since_s > timeouts.hold_s and self._facts.stream and self.request_generates:
             self._quiet_since_s = now_s
             if not isinstance(self.answer, PlainAnswer):
                 self._hold()
-
-    def _replica_makes_progress(self, now_s: float) -> bool:
-        progress_at_s = self._ticket.replica.progress_at_s if self._ticket is not None else None
-        return progress_at_s is not None and now_s - progress_at_s < self._path.settings.timeouts.first_output_s
 
     def _hold(self) -> None:
         self.out.stream_head(200, [b"content-type", b": ", b"text/event-stream; charset=utf-8", b"\r\n"])
@@ -345,8 +304,9 @@ class Exchange:
 
     def _refuse(self, refusal: Refusal) -> None:
         self._settle(Outcome.FAILED)
-        if self._kept_answer is not None and not self.out.begun:
-            self.answer, self.out.replica, self.out.reason = self._kept_answer
+        if self._kept is not None and not self.out.begun:
+            self.answer, attempt = self._kept
+            self._show(attempt)
             self.answer.pass_on()
             return
         self._path.counters.refusals[refusal.code] += 1
@@ -357,23 +317,19 @@ class Exchange:
             self.out.whole(refusal.status, error_body(refusal), refusal_headers(refusal))
         self._end(Outcome.FAILED if self._attempts else Outcome.REFUSED, refusal.status, error=refusal.code)
 
-    def _drop_upstream(self) -> None:
-        upstream, self._upstream = self._upstream, None
-        if upstream is not None and upstream.exchange is self:
-            upstream.let_go()
-        connecting, self._connecting = self._connecting, None
-        if connecting is not None:
-            connecting.cancel()
+    def _let_go(self) -> None:
+        if self._attempt is not None:
+            self._attempt.let_go()
 
     def _settle(self, outcome: Outcome) -> None:
-        ticket, self._ticket = self._ticket, None
-        if ticket is not None:
-            self._path.fleet.settle(ticket, outcome, monotonic())
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None:
+            attempt.settle(outcome, monotonic())
 
     def _end(self, outcome: Outcome, status: int, error: str | None = None) -> None:
         self._settle(outcome)
         self.stage = Stage.ENDED
-        self.answer = self._kept_answer = None  # answers hold the exchange: without the ring, no garbage to collect
+        self.answer = self._kept = None  # answers hold the exchange: without the ring, no garbage to collect
         path, request = self._path, self._request
         counters = path.counters
         duration_s = monotonic() - self._started_s

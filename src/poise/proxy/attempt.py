@@ -1,0 +1,137 @@
+"""One attempt of a request at one replica: its ticket, its connection, and what is sent on it."""
+
+import asyncio
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from poise.core.request import Outcome
+from poise.proxy.retry import UNREACHABLE
+
+if TYPE_CHECKING:
+    from poise.fleet.replica import Replica
+    from poise.fleet.ticket import Ticket
+    from poise.proxy.data_path import DataPath
+    from poise.proxy.exchange import Exchange
+    from poise.proxy.request import IncomingRequest
+    from poise.proxy.upstream import UpstreamConnection
+
+STALE_WITHIN_S = 1.0
+"""A reused connection that ends silently later than this after a request was sent has not been stale: the replica, or
+something on the way, gave the request up, and sending it again counts as a retry."""
+
+
+class Attempt:
+    """A request on its way to `replica`, from the charge to the settled ticket.
+
+    Invariants: the ticket is settled exactly once; after `let_go` nothing of the replica's answer reaches the exchange.
+    """
+
+    __slots__ = (
+        "_connecting",
+        "_connection",
+        "_exchange",
+        "_path",
+        "_request",
+        "_ticket",
+        "reason",
+        "replica",
+        "sent_s",
+    )
+
+    def __init__(
+        self, path: "DataPath", exchange: "Exchange", request: "IncomingRequest", ticket: "Ticket", reason: str
+    ) -> None:
+        self._path = path
+        self._exchange = exchange
+        self._request = request
+        self._ticket = ticket
+        self._connection: UpstreamConnection | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self.replica: Replica = ticket.replica
+        self.reason = reason
+        """Why the policy chose the replica."""
+        self.sent_s = ticket.dispatched_at_s
+
+    def start(self, now_s: float, *, fresh: bool = False) -> None:
+        """Send the request, at once if there is an idle connection and it need not be `fresh`."""
+        connections = self._path.connections(self.replica)
+        connection = None if fresh else connections.take(now_s)
+        if connection is not None:
+            self._send_on(connection, now_s)
+        else:
+            self._connecting = self._path.tasks.spawn(self._connect(), name="connect to replica")
+
+    async def _connect(self) -> None:
+        connections = self._path.connections(self.replica)
+        try:
+            async with asyncio.timeout(self._path.settings.timeouts.connect_s):
+                connection = await connections.connect()
+        except (OSError, ValueError):  # TimeoutError is an OSError, a bad host name a ValueError
+            self._connecting = None
+            self._exchange.attempt_failed(UNREACHABLE)
+            return
+        self._connecting = None
+        self._send_on(connection, monotonic())
+
+    def _send_on(self, connection: "UpstreamConnection", now_s: float) -> None:
+        request = self._request
+        body = request.body
+        parts = [request.method, b" ", request.target, connection.connections.head, *request.head]
+        parts += (b"x-request-id: ", request.request_id)
+        if self._path.keys is None:
+            for name, value in request.credentials:
+                parts += (b"\r\n", name, b": ", value)
+        if request.rank is not None and not connection.connections.has_rank:
+            parts += (b"\r\nx-data-parallel-rank: ", request.rank)
+        if body or request.method == b"POST":
+            parts.append(b"\r\ncontent-length: %d\r\n\r\n" % len(body))
+        else:
+            parts.append(b"\r\n\r\n")
+        if request.wants_websocket:
+            parts[-1] = b"\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
+        self._connection = connection
+        self.sent_s = now_s
+        exchange = self._exchange
+        exchange.sent(now_s)
+        if exchange.caller_is_slow:
+            connection.set_reading(False)
+        connection.send(exchange, b"".join(parts), body)
+
+    # -- while it runs
+
+    def first_output(self, now_s: float) -> None:
+        """The replica has begun to answer."""
+        self._path.fleet.first_output(self._ticket, now_s)
+
+    def set_reading(self, wanted: bool) -> None:
+        """Read the answer on, or leave it in the network until the caller has caught up."""
+        if self._connection is not None:
+            self._connection.set_reading(wanted)
+
+    def made_progress_within(self, seconds: float, now_s: float) -> bool:
+        """Whether the replica was seen to produce output, for whomever, in the last `seconds`."""
+        progress_at_s = self.replica.progress_at_s
+        return progress_at_s is not None and now_s - progress_at_s < seconds
+
+    def may_have_been_stale(self, now_s: float) -> bool:
+        """Whether a reused connection that ended silently was closed before the replica saw the request."""
+        return now_s - self.sent_s < STALE_WITHIN_S and self._path.fleet.named(self.replica.name) is self.replica
+
+    # -- ending
+
+    def connection_done(self) -> None:
+        """The connection has given its answer, or has become a tunnel: it is not the attempt's any more."""
+        self._connection = None
+
+    def let_go(self) -> None:
+        """The answer is no longer wanted: the replica must see its peer close."""
+        connection, self._connection = self._connection, None
+        if connection is not None and connection.exchange is self._exchange:
+            connection.let_go()
+        connecting, self._connecting = self._connecting, None
+        if connecting is not None:
+            connecting.cancel()
+
+    def settle(self, outcome: Outcome, now_s: float) -> None:
+        """The attempt has ended, for the fleet's ledger too."""
+        self._path.fleet.settle(self._ticket, outcome, now_s)
