@@ -16,7 +16,7 @@ class PortError(StartError):
         self.in_use = error.errno == errno.EADDRINUSE
         hint = "give an address of this machine, 127.0.0.1 or 0.0.0.0"
         if self.in_use:
-            hint = "choose another port, or stop the process that has it"
+            hint = "choose another port, stop the process that has it, or start both with --reuse-port to take over"
         elif error.errno == errno.EACCES:
             hint = "ports below 1024 need rights: choose a higher one"
         reason = "the port is in use" if self.in_use else error.strerror or str(error)

@@ -14,6 +14,7 @@ from poise.config.settings import Settings
 from poise.core.errors import ConfigError
 from poise.fleet.fleet import Fleet
 from poise.proxy.data_path import DataPath
+from poise.proxy.listener import SharedPort
 from poise.proxy.request_log import RequestLog
 from poise.routing.registry import policy_name
 from poise.telemetry.poller import Poller
@@ -47,8 +48,6 @@ class Gateway:
         )
         self._sources = Sources(self.fleet, self.data_path.counters, policy_name(settings.policy.name))
         self._parts = AsyncExitStack()
-        self._drain_s = 0.0
-        self._closing = False
 
     @property
     def port(self) -> int:
@@ -58,35 +57,44 @@ class Gateway:
     @property
     def admin_port(self) -> int:
         """The admin port that is listened on."""
-        port: int = self._admin_socket.getsockname()[1]
+        port: int = self._admin_port.socket.getsockname()[1]
         return port
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether a request that came now could be placed."""
-        return not self._closing and self.data_path.could_place
 
     async def start(self) -> None:
         """Start every part, callers last; if one cannot start, none is left running."""
+        await self.watch()
+        try:
+            await self.listen()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def watch(self) -> None:
+        """Start all that concerns replicas and operators, but take no caller yet."""
         async with AsyncExitStack() as parts:
             if self._request_log is not None:
                 parts.callback(self._request_log.close)
-            self._admin_socket = _listen(self.settings.admin.host, self.settings.admin.port)
-            admin = AdminServer(admin_app(self._sources, lambda: self.is_ready), self._admin_socket)
-            await admin.start()
-            parts.push_async_callback(admin.close)
+            admin = self.settings.admin
+            listening = _listen(admin.host, admin.port, reuse_port=self.settings.reuse_port)
+            self._admin_port = SharedPort(listening)
+            server = AdminServer(admin_app(self._sources, lambda: self.data_path.is_ready), listening)
+            await server.start()
+            parts.push_async_callback(server.close)
             await self.poller.start()
             parts.push_async_callback(self.poller.close)
-            try:
-                await self.data_path.start()
-            except OSError as error:
-                raise PortError(self.settings.host, self.settings.port, error) from None
-            parts.push_async_callback(lambda: self.data_path.close(self._drain_s))
             self._parts = parts.pop_all()
 
-    async def close(self, drain_s: float = 0.0) -> None:
-        """Take no more callers, give open requests `drain_s` to end, then stop every part in reverse order."""
-        self._closing, self._drain_s = True, drain_s
+    async def listen(self) -> None:
+        """Take callers from now on. Raises `PortError` if the port cannot be had; what `watch` started goes on then."""
+        try:
+            await self.data_path.start()
+        except OSError as error:
+            raise PortError(self.settings.host, self.settings.port, error) from None
+
+    async def close(self, drain_s: float = 0.0, delay_s: float = 0.0) -> None:
+        """Stop as `DataPath.close` says, then stop every other part in reverse order."""
+        self._admin_port.hand_over()
+        await self.data_path.close(drain_s, delay_s)
         await self._parts.aclose()
 
     async def __aenter__(self) -> Self:
@@ -110,8 +118,9 @@ def _open_request_log(path: str | None) -> RequestLog | None:
         ) from None
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int, *, reuse_port: bool) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        return socket.create_server((host, port), family=family, reuse_port=reuse_port)
     except OSError as error:
         raise PortError(host, port, error) from None

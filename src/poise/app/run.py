@@ -10,11 +10,8 @@ import uvloop
 from poise.app.gateway import Gateway
 from poise.app.log import configure_log
 from poise.app.signals import stop_signal
+from poise.app.startup import first_answers, missing, wait_for_replicas
 from poise.config.settings import Settings
-from poise.core.clock import monotonic_s
-
-FIRST_MODEL_S = 1.0
-"""How long to wait for a replica's model list before the example request is printed without it."""
 
 
 def run_gateway(settings: Settings, say: Callable[[str], None]) -> None:
@@ -25,17 +22,32 @@ def run_gateway(settings: Settings, say: Callable[[str], None]) -> None:
 
 async def _serve(settings: Settings, say: Callable[[str], None]) -> None:
     stopped = stop_signal()
-    async with Gateway(settings) as gateway:
-        count = len(settings.replicas)
-        say(
-            f"poise listens on {settings.host}:{gateway.port}: {count} replica{'s' * (count > 1)}, "
-            f"policy {settings.policy.name}; metrics on {settings.admin.host}:{gateway.admin_port}"
-        )
-        model = await _first_model(gateway, stopped)
-        say("try: " + example_request(gateway.port, model))
-        await stopped.wait()
-        say(f"stopping: open requests have {settings.timeouts.drain_s:g} s to end; once more to stop at once")
-        await gateway.close(settings.timeouts.drain_s)
+    gateway = Gateway(settings)
+    await gateway.watch()
+    drain_s = delay_s = 0.0
+    try:
+        await wait_for_replicas(gateway.fleet, settings.startup, say, stopped)
+        if not stopped.is_set():
+            await gateway.listen()
+            await _tell(gateway, say, stopped)
+            await stopped.wait()
+            drain_s, delay_s = settings.timeouts.drain_s, settings.timeouts.drain_delay_s
+            say(f"stopping: open requests have {drain_s:g} s to end; once more to stop at once")
+    finally:
+        await gateway.close(drain_s, delay_s)
+
+
+async def _tell(gateway: Gateway, say: Callable[[str], None], stopped: asyncio.Event) -> None:
+    settings = gateway.settings
+    count = len(settings.replicas)
+    say(
+        f"poise listens on {settings.host}:{gateway.port}: {count} replica{'s' * (count > 1)}, "
+        f"policy {settings.policy.name}; metrics on {settings.admin.host}:{gateway.admin_port}"
+    )
+    await first_answers(gateway.fleet, stopped)
+    if names := missing(gateway.fleet):
+        say(f"has not heard of {names} yet, and does not wait (startup.wait_for_replicas)")
+    say("try: " + example_request(gateway.port, next(iter(gateway.fleet.models()), None)))
 
 
 def example_request(port: int, model: str | None) -> str:
@@ -45,12 +57,3 @@ def example_request(port: int, model: str | None) -> str:
         return f"curl {base}/models"
     body = {"model": model, "stream": True, "messages": [{"role": "user", "content": "Hello"}]}
     return f"curl -N {base}/chat/completions -H 'content-type: application/json' -d {shlex.quote(json.dumps(body))}"
-
-
-async def _first_model(gateway: Gateway, stopped: asyncio.Event) -> str | None:
-    deadline_s = monotonic_s() + FIRST_MODEL_S
-    while monotonic_s() < deadline_s and not stopped.is_set():
-        if models := gateway.fleet.models():
-            return next(iter(models))
-        await asyncio.sleep(0.02)
-    return None

@@ -46,7 +46,7 @@ def _about(key: str) -> str:
     """The help of the flag that sets `key`: what the configuration says of it, its variable and its default."""
     found = all_keys()[key]
     default = found.field.default
-    shown = "" if default in (None, ()) else f" [default: {default}]"
+    shown = "" if default in (None, ()) or default is False else f" [default: {default}]"
     text = found.field.description or ""
     return f"{text[:1].upper()}{text[1:]}. [env: {found.variable}]{shown}"
 
@@ -65,6 +65,7 @@ def serve(  # noqa: PLR0913  the signature is the list of flags
     port: Annotated[int | None, typer.Option(metavar="PORT", help=_about("port"))] = None,
     admin_host: Annotated[str | None, typer.Option(metavar="ADDRESS", help=_about("admin.host"))] = None,
     admin_port: Annotated[int | None, typer.Option(metavar="PORT", help=_about("admin.port"))] = None,
+    reuse_port: Annotated[bool, typer.Option("--reuse-port", help=_about("reuse_port"))] = False,
     keys_file: Annotated[str | None, typer.Option(metavar="FILE", help=_about("keys.file"))] = None,
     log_requests: Annotated[str | None, typer.Option(metavar="FILE", help=_about("log.requests"))] = None,
     log_level: Annotated[str | None, typer.Option(metavar="LEVEL", help=_about("log.level"))] = None,
@@ -95,6 +96,7 @@ def serve(  # noqa: PLR0913  the signature is the list of flags
         "port": port,
         "admin.host": admin_host,
         "admin.port": admin_port,
+        "reuse_port": reuse_port or None,
         "keys.file": keys_file,
         "log.requests": log_requests,
         "log.level": log_level,

@@ -18,7 +18,8 @@ def data_path_settings(settings: Settings) -> DataPathSettings:
     return DataPathSettings(
         host=settings.host,
         port=settings.port,
-        timeouts=Timeouts(**settings.timeouts.model_dump(exclude={"drain_s"})),
+        reuse_port=settings.reuse_port,
+        timeouts=Timeouts(**settings.timeouts.model_dump(exclude={"drain_s", "drain_delay_s"})),
         limits=Limits(**settings.limits.model_dump(exclude={"kv_throttle"})),
         retry=RetrySettings(**settings.retry.model_dump()),
         cors=Cors(**settings.cors.model_dump()),

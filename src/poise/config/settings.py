@@ -102,7 +102,10 @@ class TimeoutsSection(Section):
     )
     request_s: Seconds = Field(default=60.0, description="until the caller has sent its whole request, else 408")
     keep_alive_s: Seconds = Field(default=75.0, description="how long an idle caller's connection is kept open")
-    drain_s: Seconds = Field(default=30.0, description="how long open requests may go on after SIGTERM")
+    drain_delay_s: float = Field(
+        default=0.5, ge=0, allow_inf_nan=False, description="how long new connections are still taken after SIGTERM"
+    )
+    drain_s: Seconds = Field(default=30.0, description="how long open requests may go on after that, then they are cut")
 
 
 class RetrySection(Section):
@@ -130,6 +133,15 @@ class TelemetrySection(Section):
     stale_s: Seconds = Field(default=2.0, description="age at which a reading is no longer believed")
     models_interval_s: Seconds = Field(default=10.0, description="time between two looks at its model list")
     models_timeout_s: Seconds = Field(default=2.0, description="a look at the model list that takes longer has failed")
+
+
+class StartupSection(Section):
+    """What has to be there before callers are let in."""
+
+    wait_for_replicas: Literal["none", "any", "all"] = Field(
+        default="none", description="which replicas must have answered before the data port is opened"
+    )
+    timeout_s: Seconds = Field(default=600.0, description="how long they are waited for; then it opens without them")
 
 
 class KeysSection(Section):
@@ -164,9 +176,13 @@ class Settings(Section):
 
     host: str = Field(default="0.0.0.0", description="address of the data port, where inference requests arrive")
     port: Port = Field(default=8080, description="data port; 0 takes a free one")
+    reuse_port: bool = Field(
+        default=False, description="let another process with this setting listen on the same ports, to take over"
+    )
     admin: AdminSection = AdminSection()
     replicas: tuple[ReplicaSection, ...] = Field(default=(), description="the engines to send requests to")
     policy: PolicySection = PolicySection()
+    startup: StartupSection = StartupSection()
     timeouts: TimeoutsSection = TimeoutsSection()
     retry: RetrySection = RetrySection()
     limits: LimitsSection = LimitsSection()

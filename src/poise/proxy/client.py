@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 BAD_REQUEST = Refusal(400, "bad_request", "the request is not valid HTTP/1.1", "caller")
 MAX_PIPELINED = 16
 """Requests read ahead of the one being answered; then reading pauses."""
+DRAIN_IDLE_S = 1.0
+"""How long a connection may be idle while the gateway drains: a request that is on its way is still answered."""
 LINGER_S = 2.0
 """After a refusal in mid-request the caller may still be sending: what comes is thrown away for so long, so that it can
 read the refusal before its connection is reset."""
@@ -160,7 +162,7 @@ class ClientConnection:
         request, parser = self._request, self._parser
         self._in_body = True
         request.method = parser.get_method()
-        request.keep_alive = parser.should_keep_alive() and not self._path.draining
+        request.keep_alive = parser.should_keep_alive()
         if not request.keep_alive or request.connection is not None:
             version = parser.get_http_version()
             if version == "1.0":
@@ -208,6 +210,8 @@ class ClientConnection:
     def _start(self, request: IncomingRequest) -> None:
         if not request.request_id:
             request.request_id = self._path.next_request_id()
+        if self._path.draining and not self._waiting:
+            request.keep_alive = False
         self.out.prepare(request)
         own = request.own_answer
         if own is None:
@@ -265,12 +269,6 @@ class ClientConnection:
         if self._reading_paused and len(self._waiting) < MAX_PIPELINED and not self.transport.is_closing():
             self._reading_paused = False
             self.transport.resume_reading()
-
-    def drain(self) -> None:
-        """The gateway is to stop: end the connection if nothing is going on, else with the next answer."""
-        if self._exchange is None and not self._receiving and not self._waiting:
-            self._path.writes.flush()
-            self.transport.close()
 
     def release_body(self, request: IncomingRequest) -> None:
         """The body will not be needed again: no other replica will be tried."""
@@ -346,10 +344,10 @@ class ClientConnection:
         self._path.writes.flush()
         self.transport.write_eof()
 
-    def _has_hung_up(self) -> bool:
-        """Whether the caller has gone, which a connection that is not read from does not notice by itself."""
+    def _arrived(self, event: int) -> bool:
+        """Whether the kernel holds what the loop has not read yet: bytes (`POLLIN`), or an end (`POLLRDHUP`)."""
         poll = select.poll()
-        poll.register(self.transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
+        poll.register(self.transport.get_extra_info("socket").fileno(), event)
         return bool(poll.poll(0))
 
     def tick(self, now_s: float) -> None:
@@ -357,7 +355,7 @@ class ClientConnection:
         timeouts = self._path.settings.timeouts
         waited_s = now_s - self._since_s
         stalled = self.write_paused or self.transport.is_closing()
-        if (stalled and waited_s > timeouts.request_s) or (self._reading_paused and self._has_hung_up()):
+        if (stalled and waited_s > timeouts.request_s) or (self._reading_paused and self._arrived(select.POLLRDHUP)):
             self.transport.abort()
         elif self._exchange is not None:
             self._exchange.tick(now_s)
@@ -367,5 +365,7 @@ class ClientConnection:
         elif self._receiving:
             if waited_s > timeouts.request_s:
                 self._refuse_message(self._path.request_too_slow)
-        elif waited_s > timeouts.keep_alive_s:
+        elif waited_s > (DRAIN_IDLE_S if self._path.draining else timeouts.keep_alive_s) and not self._arrived(
+            select.POLLIN
+        ):
             self.transport.close()

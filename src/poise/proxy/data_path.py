@@ -3,13 +3,14 @@
 import asyncio
 import secrets
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from poise.core.errors import Refusal
 from poise.core.tasks import TaskGroupOwner
 from poise.proxy.client import ClientConnection
 from poise.proxy.connections import ReplicaConnections
 from poise.proxy.counters import Counters
+from poise.proxy.listener import Listener
 from poise.proxy.local import ModelList
 from poise.proxy.request import IncomingRequest
 from poise.proxy.request_log import RequestLine, RequestLog
@@ -58,11 +59,10 @@ class DataPath:
         self.retries = RetryBudget(settings.retry.budget_ratio, settings.retry.budget_floor)
         self.tasks = TaskGroupOwner()
         self.draining = False
-        """Whether answers end their connections, because the gateway is to stop."""
+        """Whether the gateway is to stop: it is not ready, answers end their connections, and idle ones end soon."""
         self.writes = WriteBatch()
         self._connections: dict[Replica, ReplicaConnections] = {}
-        self._server: Any = None
-        """An `asyncio.Server`, or the event loop's likeness of one."""
+        self._listener: Listener | None = None
         self._request_id_prefix = secrets.token_hex(6).encode()
         self._requests = 0
         limits = settings.limits
@@ -82,24 +82,24 @@ class DataPath:
     async def start(self) -> None:
         """Listen. Raises `OSError` if the address cannot be had."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: cast("asyncio.Protocol", ClientConnection(self)),
-            self.settings.host,
-            self.settings.port,
-            backlog=BACKLOG,
+        settings = self.settings
+        server = await loop.create_server(
+            self._new_client, settings.host, settings.port, backlog=BACKLOG, reuse_port=settings.reuse_port
         )
+        self._listener = Listener(server)
         self.tasks.spawn(self._keep_time(), name="data path time limits")
 
-    async def close(self, drain_s: float = 0.0) -> None:
-        """Stop listening, give running requests `drain_s` to end, then end what is left."""
-        if self._server is not None:
-            self._server.close()
+    async def close(self, drain_s: float = 0.0, delay_s: float = 0.0) -> None:
+        """Take new connections for `delay_s` more, unless a newer process does; stop listening; give what is open
+        `drain_s` to end; end what is left."""
         self.draining = True
-        for client in tuple(self.clients):
-            client.drain()
-        deadline_s = monotonic() + drain_s
-        while self.counters.in_flight and monotonic() < deadline_s:  # noqa: ASYNC110 - once in a process
-            await asyncio.sleep(TICK_S)
+        if self._listener is not None:
+            self._listener.hand_over()
+            await asyncio.sleep(delay_s)
+            listener, self._listener = self._listener, None
+            for connection in listener.close():
+                await asyncio.get_running_loop().connect_accepted_socket(self._new_client, connection)
+        await self._clients_gone(drain_s)
         self.writes.flush()
         for client in tuple(self.clients):
             client.transport.abort()
@@ -109,17 +109,24 @@ class DataPath:
         if self.log is not None:
             self.log.flush()
 
+    async def _clients_gone(self, within_s: float) -> None:
+        deadline_s = monotonic() + within_s
+        while self.clients and monotonic() < deadline_s:  # noqa: ASYNC110 - once in a process
+            await asyncio.sleep(TICK_S)
+
+    def _new_client(self) -> asyncio.Protocol:
+        return cast("asyncio.Protocol", ClientConnection(self))
+
     @property
     def port(self) -> int:
         """The port that is listened on."""
-        assert self._server is not None, "not started"
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
+        assert self._listener is not None, "not listening"
+        return self._listener.port
 
     @property
-    def could_place(self) -> bool:
-        """Whether some replica could be sent a request now."""
-        return any(replica.available for replica in self.fleet)
+    def is_ready(self) -> bool:
+        """Whether callers should come here: it listens, is not to stop, and some replica could be sent a request."""
+        return self._listener is not None and not self.draining and any(replica.available for replica in self.fleet)
 
     @property
     def over_budget(self) -> bool:

@@ -73,7 +73,7 @@ def _own_resource(path: "DataPath", request: IncomingRequest, route: Route) -> L
     if route.name == "health":
         return LocalAnswer(200, b'{"status":"ok"}')
     if route.name == "ready":
-        return LocalAnswer(200, b'{"status":"ready"}') if path.could_place else NOT_READY
+        return LocalAnswer(200, b'{"status":"ready"}') if path.is_ready else NOT_READY
     page = path.models.page() if path.models is not None else None
     if page is None:
         return NO_MODELS

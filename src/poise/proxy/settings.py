@@ -63,10 +63,14 @@ class Cors:
 
 @dataclass(frozen=True, slots=True)
 class DataPathSettings:
-    """Everything that `DataPath` is told. `reveal_replica` adds `x-poise-replica` and `x-poise-reason` to answers."""
+    """Everything that `DataPath` is told. `reveal_replica` adds `x-poise-replica` and `x-poise-reason` to answers.
+
+    `reuse_port` lets several processes listen on the port.
+    """
 
     host: str = "0.0.0.0"
     port: int = 8080
+    reuse_port: bool = False
     timeouts: Timeouts = field(default_factory=Timeouts)
     limits: Limits = field(default_factory=Limits)
     retry: RetrySettings = field(default_factory=RetrySettings)

@@ -10,7 +10,12 @@ from poise.config.load import load_config
 from poise.core.errors import ConfigError
 
 LAYERS = ("file", "environment", "flag")
-FITTING_TEXT = {"replicas": "http://a:8000 http://b:8000@1", "log.level": "error", "policy.name": "random"}
+FITTING_TEXT = {
+    "replicas": "http://a:8000 http://b:8000@1",
+    "log.level": "error",
+    "policy.name": "random",
+    "startup.wait_for_replicas": "any",
+}
 """For the keys that do not take any text."""
 
 
