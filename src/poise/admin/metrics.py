@@ -23,6 +23,11 @@ class Sources:
     counters: Counters
     policy: str
 
+    @property
+    def replicas(self) -> list[Replica]:
+        """Each name once, as no metric may be there twice."""
+        return list(self.fleet.by_name().values())
+
 
 def _gateway(name: str, kind: Kind, text: str, read: Callable[[Counters], float]) -> "Export":
     family = Family(name, kind, text)
@@ -35,7 +40,7 @@ def _counted(name: str, text: str, labels: tuple[str, ...], read: Callable[[Coun
 
 def _replica(name: str, kind: Kind, text: str, read: Callable[[Replica], float | None]) -> "Export":
     family = Family(name, kind, text, ("replica",))
-    return Export(family, lambda sources, now_s: [((replica.name,), read(replica)) for replica in sources.fleet])
+    return Export(family, lambda sources, now_s: [((replica.name,), read(replica)) for replica in sources.replicas])
 
 
 def _reading(name: str, kind: Kind, text: str, field: str) -> "Export":
@@ -51,15 +56,15 @@ class Export:
 
 
 def _states(sources: Sources, now_s: float) -> Iterable[Sample]:
-    return [((r.name, state), int(r.state is state)) for r in sources.fleet for state in ReplicaState]
+    return [((r.name, state), int(r.state is state)) for r in sources.replicas for state in ReplicaState]
 
 
 def _outcomes(sources: Sources, now_s: float) -> Iterable[Sample]:
-    return [((r.name, outcome), count) for r in sources.fleet for outcome, count in r.outcomes.items()]
+    return [((r.name, outcome), count) for r in sources.replicas for outcome, count in r.outcomes.items()]
 
 
 def _ages(sources: Sources, now_s: float) -> Iterable[Sample]:
-    return [((r.name,), None if r.reading_at_s is None else now_s - r.reading_at_s) for r in sources.fleet]
+    return [((r.name,), None if r.reading_at_s is None else now_s - r.reading_at_s) for r in sources.replicas]
 
 
 def _cpu_seconds(sources: Sources, now_s: float) -> Iterable[Sample]:

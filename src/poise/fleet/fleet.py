@@ -1,6 +1,6 @@
 """The one writer of replica state: proxy, poller and admin report facts here, policies read what comes of them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from poise.core.errors import ConfigError
@@ -47,14 +47,24 @@ class Fleet:
     # -- membership
 
     def __iter__(self) -> Iterator[Replica]:
+        """Every replica in a slot, those included that leave once their last request has ended."""
         return (replica for replica in self._slots if replica is not None)
 
     def __len__(self) -> int:
         return len(self._by_name)
 
     def named(self, name: str) -> Replica | None:
-        """The replica called `name`, None if there is none."""
+        """The replica called `name`, None if there is none, or if it is leaving."""
         return self._by_name.get(name)
+
+    def holds(self, replica: Replica) -> bool:
+        """Whether `replica` is in its slot still: one that is leaving is, until its last request has ended."""
+        return self._slots[replica.slot] is replica
+
+    def by_name(self) -> dict[str, Replica]:
+        """All replicas by name, sorted by slot; one that leaves only if no other has its name by now."""
+        found = {replica.name: replica for replica in self if replica.leaving} | self._by_name
+        return {replica.name: replica for replica in sorted(found.values(), key=_slot)}
 
     def at(self, slot: int) -> Replica:
         """The replica in `slot`. Raises `LookupError` if the slot is empty: slots come from views made this instant."""
@@ -78,11 +88,30 @@ class Fleet:
         return replica
 
     def leave(self, name: str) -> None:
-        """Forget a replica. Requests that it still answers settle on the ticket they hold."""
+        """Take no new request to a replica and free its name. It keeps its slot until its last request has ended."""
         replica = self._by_name.pop(name)
-        self._slots[replica.slot] = None
+        replica.leaving, replica.available = True, False
         replica.state = ReplicaState.DRAINING
-        replica.available = False
+        if replica.in_flight == 0:
+            self._slots[replica.slot] = None
+        self._membership_changed()
+
+    def drain(self, name: str) -> None:
+        """Take no new request to a replica, until `resume`; those that run there are not touched."""
+        self._by_name[name].state = ReplicaState.DRAINING
+        self._membership_changed()
+
+    def resume(self, name: str) -> None:
+        """Undo `drain`."""
+        self._by_name[name].state = ReplicaState.READY
+        self._membership_changed()
+
+    def change(self, spec: ReplicaSpec) -> None:
+        """Replace what is configured of the replica of that name: anything but where and how it is reached."""
+        replica = self._by_name[spec.name]
+        if spec.model != replica.spec.model:
+            replica.models = None if spec.model is None else (spec.model,)
+        replica.spec = spec
         self._membership_changed()
 
     def serves(self, replica: Replica, models: tuple[str, ...]) -> None:
@@ -138,6 +167,9 @@ class Fleet:
         self._add_pending(replica, 0, replica.since_poll.tokens - before)
         if outcome is Outcome.COMPLETED:
             self._learn_request_time(replica, now_s - ticket.dispatched_at_s)
+        if replica.leaving and replica.in_flight == 0 and self.holds(replica):
+            self._slots[replica.slot] = None
+            self._membership_changed()
 
     # -- telemetry
 
@@ -147,7 +179,7 @@ class Fleet:
 
     def scraped(self, replica: Replica, reading: LoadReading, now_s: float) -> None:
         """The last begun scrape of `replica` gave `reading`. Ignored if the replica has left."""
-        if self._slots[replica.slot] is not replica:
+        if not self.holds(replica):
             return
         self._follow_output(replica, reading.generation_tokens, now_s)
         replica.since_poll.scrape_applied()
@@ -175,8 +207,8 @@ class Fleet:
 
     def _membership_changed(self) -> None:
         self.generation += 1
-        self._everyone = Pool(self, list(self))
-        self._pools = {model: Pool(self, replicas) for model, replicas in self.models().items()}
+        self._everyone = Pool(self, _staying(self))
+        self._pools = {model: Pool(self, _staying(replicas)) for model, replicas in self.models().items()}
         self._worst.rebuild(replica.terms for replica in self)
         self._compare_all()
 
@@ -244,3 +276,12 @@ class Fleet:
         replica.gpu = gpu
         replica.request_time_s = time_s
         self._fold_availability(replica)
+
+
+def _staying(replicas: Iterable[Replica]) -> list[Replica]:
+    """Without those that drain: a session whose home drains is to find one new home, not another at each turn."""
+    return [replica for replica in replicas if replica.state is not ReplicaState.DRAINING]
+
+
+def _slot(replica: Replica) -> int:
+    return replica.slot

@@ -17,10 +17,10 @@ class Replica:
     """
 
     __slots__ = (
-        "available", "failed_scrapes", "generated_tokens", "gpu", "in_flight", "kv", "last_dispatch", "max_concurrency",
-        "mean_request_time_s", "models", "name", "outcomes", "prefill_tokens", "progress_at_s", "queue", "reading",
-        "reading_at_s", "request_time_s", "restarts", "scrape_error", "seed", "since_poll", "slot", "spec", "state",
-        "terms",
+        "available", "failed_scrapes", "generated_tokens", "gpu", "in_flight", "kv", "last_dispatch", "leaving",
+        "max_concurrency", "mean_request_time_s", "models", "name", "outcomes", "prefill_tokens", "progress_at_s",
+        "queue", "reading", "reading_at_s", "request_time_s", "restarts", "scrape_error", "seed", "since_poll", "slot",
+        "spec", "state", "terms",
     )  # fmt: skip
 
     def __init__(self, spec: ReplicaSpec, slot: int) -> None:
@@ -30,6 +30,8 @@ class Replica:
         self.seed = xxhash.xxh3_64_intdigest(spec.name.encode())
         self.state = ReplicaState.READY
         self.available = True
+        self.leaving = False
+        """Whether it goes for good once its last request has ended."""
         self.max_concurrency: int | None = None
         self.models: tuple[str, ...] | None = None if spec.model is None else (spec.model,)
 

@@ -115,7 +115,7 @@ class Attempt:
 
     def may_have_been_stale(self, now_s: float) -> bool:
         """Whether a reused connection that ended silently was closed before the replica saw the request."""
-        return now_s - self.sent_s < STALE_WITHIN_S and self._path.fleet.named(self.replica.name) is self.replica
+        return now_s - self.sent_s < STALE_WITHIN_S and self._path.fleet.holds(self.replica)
 
     # -- ending
 

@@ -177,6 +177,6 @@ class DataPath:
     def _retire_connections(self) -> None:
         for replica, connections in tuple(self._connections.items()):
             connections.retire()
-            if self.fleet.named(replica.name) is not replica and connections.open:
+            if not self.fleet.holds(replica) and connections.open:
                 connections.close()
                 del self._connections[replica]

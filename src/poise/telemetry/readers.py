@@ -118,7 +118,7 @@ class MetricsReader:
 
     def _present(self) -> list[Replica]:
         """A replica may have left since the fleet was last looked at."""
-        return [replica for replica in self.replicas if self._fleet.named(replica.name) is replica]
+        return [replica for replica in self.replicas if self._fleet.holds(replica)]
 
 
 class ModelsReader:

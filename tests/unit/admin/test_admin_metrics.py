@@ -174,3 +174,14 @@ def test_the_page_of_64_replicas_takes_a_few_milliseconds() -> None:
         metrics_page(sources, 10.0)
         durations_s.append(time.perf_counter() - started_s)
     assert min(durations_s) < 0.005
+
+
+def test_a_name_that_one_replica_has_and_another_leaves_with_is_there_once() -> None:
+    fleet = Fleet()
+    spec = ReplicaSpec("r1", parse_replica_url("http://h:1"))
+    fleet.join(spec)
+    fleet.dispatch(0, RequestFacts(), 0.0)
+    fleet.leave("r1")
+    assert value(page_of(fleet)["poise_replica_state"], replica="r1", state="draining") == 1
+    fleet.join(spec)
+    assert [sample.value for sample in page_of(fleet)["poise_replica_in_flight"]] == [0]

@@ -1,5 +1,7 @@
 """The fleet's rules, one by one: membership, tickets, progress, restarts, staleness and availability."""
 
+from dataclasses import replace
+
 import pytest
 
 from poise.core.errors import ConfigError
@@ -54,6 +56,57 @@ def test_a_successor_is_never_credited_with_its_predecessors_tickets() -> None:
     fleet.settle(old, Outcome.COMPLETED, 2.0)
     assert (new.in_flight, new.prefill_tokens, new.since_poll.tokens, new.progress_at_s) == (1, 1300, 1500, None)
     assert not old.replica.available
+
+
+def test_a_replica_that_leaves_keeps_its_slot_until_its_last_request_has_ended() -> None:
+    fleet = _fleet("a", "b")
+    old, other = fleet
+    tickets = [fleet.dispatch(0, ASKED, 0.0) for _ in range(2)]
+    fleet.leave("a")
+    new = fleet.join(_spec("a"))
+    assert (old.state, new.slot, fleet.named("a"), len(fleet)) == (ReplicaState.DRAINING, 2, new, 2)
+    assert list(fleet) == [old, other, new], "still watched, so that its requests are not given up"
+    assert list(fleet.pool(None).replicas) == [other, new]
+    assert fleet.by_name() == {"b": other, "a": new}
+    fleet.settle(tickets[0], Outcome.COMPLETED, 1.0)
+    assert fleet.holds(old)
+    fleet.settle(tickets[1], Outcome.FAILED, 1.0)
+    assert not fleet.holds(old)
+    assert list(fleet) == [other, new]
+
+
+def test_a_drained_replica_takes_nothing_new_until_it_resumes() -> None:
+    fleet = _fleet("a", "b")
+    a, b = fleet
+    ticket = fleet.dispatch(0, ASKED, 0.0)
+    fleet.drain("a")
+    assert (a.state, a.available, list(fleet.pool(None).replicas)) == (ReplicaState.DRAINING, False, [b])
+    _read(fleet, a, running=1.0, asleep=False)
+    fleet.settle(ticket, Outcome.COMPLETED, 1.0)
+    assert (a.state, a.available, fleet.named("a")) == (ReplicaState.DRAINING, False, a), "it stays, empty"
+    fleet.resume("a")
+    assert (a.state, a.available, list(fleet.pool(None).replicas)) == (ReplicaState.READY, True, [a, b])
+
+
+def test_a_model_whose_replicas_all_drain_is_known_and_is_asked_of_nobody_else() -> None:
+    fleet = Fleet()
+    fleet.join(_spec("a", model="m"))
+    fleet.join(_spec("b", model="n"))
+    fleet.drain("a")
+    assert list(fleet.pool("m").replicas) == []
+    assert list(fleet.models()) == ["m", "n"]
+
+
+def test_a_change_keeps_the_ledger() -> None:
+    fleet = Fleet()
+    a = fleet.join(_spec("a"))
+    fleet.serves(a, ("m",))
+    fleet.dispatch(0, ASKED, 0.0)
+    fleet.change(replace(_spec("a", model="n"), labels={"bucket": "long"}))
+    assert (fleet.named("a"), a.in_flight, a.models, a.spec.labels) == (a, 1, ("n",), {"bucket": "long"})
+    assert list(fleet.pool("n").replicas) == [a]
+    fleet.change(_spec("a"))
+    assert a.models is None, "asked for anew"
 
 
 def test_a_ticket_settles_once_and_its_first_output_counts_once() -> None:

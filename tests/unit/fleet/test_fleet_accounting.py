@@ -56,6 +56,7 @@ class Modelled:
     reading: LoadReading | None = None
     read_at_s: float = 0.0
     scraping: bool = False
+    drained: bool = False
 
     def open(self) -> list[Charge]:
         return [charge for charge in self.charges if not charge.settled]
@@ -68,14 +69,23 @@ class FleetMachine(RuleBasedStateMachine):
         super().__init__()
         self.fleet = Fleet(stale_s=STALE_S)
         self.present: dict[str, Modelled] = {}
-        self.gone: list[Modelled] = []
+        self.left: list[Modelled] = []
         self.now_s = 1000.0
 
     def pick(self, pick: int) -> Modelled:
         return list(self.present.values())[pick % len(self.present)]
 
+    @property
+    def held(self) -> list[Modelled]:
+        """Whoever has a slot: those present, and those that left with requests still open."""
+        return [*self.present.values(), *(one for one in self.left if one.open())]
+
+    @property
+    def gone(self) -> list[Modelled]:
+        return [one for one in self.left if not one.open()]
+
     def open_charges(self) -> list[tuple[Modelled, Charge]]:
-        return [(one, charge) for one in [*self.present.values(), *self.gone] for charge in one.open()]
+        return [(one, charge) for one in self.held for charge in one.open()]
 
     @precondition(lambda self: len(self.present) < 4)
     @rule(name=st.sampled_from("abcd"))
@@ -89,7 +99,14 @@ class FleetMachine(RuleBasedStateMachine):
     def leave(self, pick: int) -> None:
         one = self.pick(pick)
         self.fleet.leave(one.replica.name)
-        self.gone.append(self.present.pop(one.replica.name))
+        self.left.append(self.present.pop(one.replica.name))
+
+    @precondition(lambda self: self.present)
+    @rule(pick=PICK, drained=st.booleans())
+    def drain_or_resume(self, pick: int, drained: bool) -> None:
+        one = self.pick(pick)
+        (self.fleet.drain if drained else self.fleet.resume)(one.replica.name)
+        one.drained = drained
 
     @precondition(lambda self: self.present)
     @rule(pick=PICK, prompt=st.integers(0, 50_000), output=st.none() | st.integers(1, 9000))
@@ -123,10 +140,10 @@ class FleetMachine(RuleBasedStateMachine):
         for charge in one.charges:
             charge.before_scrape = True
 
-    @precondition(lambda self: any(one.scraping for one in self.present.values()))
+    @precondition(lambda self: any(one.scraping for one in self.held))
     @rule(pick=PICK, reading=READINGS)
     def scraped(self, pick: int, reading: LoadReading) -> None:
-        scraping = [one for one in self.present.values() if one.scraping]
+        scraping = [one for one in self.held if one.scraping]
         one = scraping[pick % len(scraping)]
         self.fleet.scraped(one.replica, reading, self.now_s)
         one.scraping, one.reading, one.read_at_s = False, reading, self.now_s
@@ -149,13 +166,13 @@ class FleetMachine(RuleBasedStateMachine):
     def advance(self, seconds: float) -> None:
         self.now_s += seconds
         self.fleet.advance(self.now_s)
-        for one in self.present.values():
+        for one in self.held:
             if self.now_s - one.read_at_s > STALE_S:
                 one.reading = None
 
     @invariant()
     def counts_are_those_of_open_tickets(self) -> None:
-        for one in [*self.present.values(), *self.gone]:
+        for one in [*self.present.values(), *self.left]:
             waiting = [charge for charge in one.open() if not charge.answered]
             assert one.replica.in_flight == len(one.open())
             assert one.replica.prefill_tokens == sum(charge.facts.prompt_tokens for charge in waiting)
@@ -166,10 +183,10 @@ class FleetMachine(RuleBasedStateMachine):
     @invariant()
     def what_is_compared_is_the_reading_or_the_worst_of_the_peers_and_what_came_since(self) -> None:
         def known(term: str) -> list[float]:
-            values = [getattr(one.reading, term) for one in self.present.values() if one.reading]
+            values = [getattr(one.reading, term) for one in self.held if one.reading]
             return [value for value in values if value is not None]
 
-        for one in self.present.values():
+        for one in self.held:
             reading, replica = one.reading or LoadReading(), one.replica
             capacity_tokens = reading.kv_capacity_tokens
             charged = replica.since_poll.tokens / capacity_tokens if capacity_tokens else 0.0
@@ -187,14 +204,17 @@ class FleetMachine(RuleBasedStateMachine):
     @invariant()
     def only_replicas_of_the_fleet_are_available(self) -> None:
         assert [replica.name for replica in self.fleet] == [r.name for r in sorted(self.fleet, key=lambda r: r.slot)]
-        assert {id(replica) for replica in self.fleet} == {id(one.replica) for one in self.present.values()}
-        assert not any(one.replica.available for one in self.gone)
-        assert all(self.fleet.at(one.replica.slot) is one.replica for one in self.present.values())
+        assert {id(replica) for replica in self.fleet} == {id(one.replica) for one in self.held}
+        assert not any(one.replica.available for one in self.left)
+        assert not any(one.replica.available for one in self.present.values() if one.drained)
+        assert all(self.fleet.at(one.replica.slot) is one.replica for one in self.held)
+        assert {name: one.replica for name, one in self.present.items()}.items() <= self.fleet.by_name().items()
+        assert set(self.fleet.by_name()) == {one.replica.name for one in self.held}
 
     def teardown(self) -> None:
         for _, charge in self.open_charges():
             self.fleet.settle(charge.ticket, Outcome.CANCELLED, self.now_s)
-        for one in [*self.present.values(), *self.gone]:
+        for one in [*self.present.values(), *self.left]:
             replica, since_poll = one.replica, one.replica.since_poll
             assert (replica.in_flight, replica.prefill_tokens, since_poll.requests, since_poll.tokens) == (0, 0, 0, 0)
             assert sum(replica.outcomes.values()) == len(one.charges)
