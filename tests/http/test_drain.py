@@ -6,12 +6,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from support.apis import CHAT
+from poise.core.request import Outcome
+from support.apis import APIS, CHAT, Api, events_of
 from support.gateway import Gateway, gateway
 from support.http_bytes import request
+from support.refusals import error_of
 from support.scripted_replica import Exchange, ScriptedReplica
-from support.scripts import answers
-from support.wire import DEADLINE_S, within
+from support.scripts import answers, hangs, streams
+from support.wire import DEADLINE_S, until, within
 
 ASK = request(body=CHAT.request_body(stream=False))
 READY = request("/ready", method="GET")
@@ -105,3 +107,77 @@ async def test_every_request_that_was_sent_ahead_is_answered_before_the_connecti
             await caller.send(ASK * 3, methods=(b"POST",) * 3)
             got = [await caller.answer() for _ in range(3)]
             assert [(answer.status, answer.value("connection")) for answer in got[1:]] == [(200, None), (200, b"close")]
+
+
+# -- at the deadline
+
+
+@pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
+async def test_a_stream_that_outlasts_the_deadline_ends_with_an_error(api: Api) -> None:
+    async with ScriptedReplica(streams(*api.silent, api.output, api=api, then=Exchange.hang)) as replica:
+        async with gateway(replica) as poise:
+            caller = await poise.client()
+            await caller.send(request(api.path, api.request_body(stream=True)))
+            got = await caller.head()
+            await got.read_until(api.output)
+            async with draining(poise, drain_s=0.2):
+                await got.finish()
+                await caller.wire.wait_closed()
+            assert got.complete and b"[DONE]" not in got.body
+            assert b'"code":"gateway_stopped"' in events_of(got.body)[-1]
+            (line,) = poise.log.lines
+            assert (line.outcome, line.error, line.replica) == (Outcome.FAILED, "gateway_stopped", "r1")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_request_without_output_is_refused_at_the_deadline_with_a_hint(stream: bool) -> None:
+    async with ScriptedReplica(hangs) as replica, gateway(replica) as poise:
+        caller = await poise.client()
+        await caller.send(request(body=CHAT.request_body(stream=stream)))
+        exchange = await replica.request()
+        async with draining(poise, drain_s=0.2):
+            got = await caller.answer()
+            assert (got.status, got.value("retry-after"), got.value("connection")) == (503, b"1", b"close")
+            assert error_of(got)["code"] == "gateway_stopped"
+            await exchange.wire.wait_closed()
+        assert [(line.outcome, line.error) for line in poise.log.lines] == [(Outcome.FAILED, "gateway_stopped")]
+
+
+async def test_a_request_that_waits_or_is_half_sent_is_refused_at_the_deadline() -> None:
+    async with ScriptedReplica(answers()) as replica, gateway(replica) as poise:
+        (only,) = poise.fleet
+        only.available = False
+        waiting, half_sent = await poise.client(), await poise.client()
+        await waiting.send(ASK)
+        await half_sent.send(ASK[:-1])
+        await until(lambda: poise.counters.in_flight == 1, "the request to wait")
+        async with draining(poise, drain_s=0.2):
+            for caller in (waiting, half_sent):
+                assert (await caller.answer()).status == 503
+        assert sorted(line.outcome for line in poise.log.lines) == [Outcome.REFUSED, Outcome.REFUSED]
+        assert replica.requests == []
+
+
+async def test_a_plain_answer_that_has_begun_is_cut_short() -> None:
+    async def endless(exchange: Exchange) -> None:
+        await exchange.write(b"HTTP/1.1 200 OK\r\nContent-Type: audio/mpeg\r\nContent-Length: 9000\r\n\r\nxxx")
+        await exchange.hang()
+
+    async with ScriptedReplica(endless) as replica, gateway(replica) as poise:
+        caller = await poise.client()
+        await caller.send(request("/v1/audio/speech", b"{}"))
+        got = await caller.head()
+        async with draining(poise, drain_s=0.2):
+            assert (await got.finish()).cut_short
+
+
+async def test_a_caller_who_reads_nothing_cannot_keep_the_gateway_from_stopping() -> None:
+    async with ScriptedReplica(streams(*[CHAT.output] * 20_000)) as replica, gateway(replica) as poise:
+        caller = await poise.client(receive_buffer_bytes=4096)
+        caller.stop_reading()
+        await caller.send(request(body=CHAT.request_body(stream=True)))
+        await replica.request()
+        await asyncio.sleep(0.2)
+        async with draining(poise, drain_s=0.2):
+            pass
+        assert [line.outcome for line in poise.log.lines] == [Outcome.FAILED]

@@ -91,11 +91,12 @@ class Gateway:
         except OSError as error:
             raise PortError(self.settings.host, self.settings.port, error) from None
 
-    async def close(self, drain_s: float = 0.0, delay_s: float = 0.0) -> None:
-        """Stop as `DataPath.close` says, then stop every other part in reverse order."""
+    async def close(self, drain_s: float = 0.0, delay_s: float = 0.0) -> int:
+        """Stop as `DataPath.close` says, then stop every other part in reverse order. Returns how many were cut."""
         self._admin_port.hand_over()
-        await self.data_path.close(drain_s, delay_s)
+        cut = await self.data_path.close(drain_s, delay_s)
         await self._parts.aclose()
+        return cut
 
     async def __aenter__(self) -> Self:
         await self.start()

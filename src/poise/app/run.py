@@ -34,7 +34,8 @@ async def _serve(settings: Settings, say: Callable[[str], None]) -> None:
             drain_s, delay_s = settings.timeouts.drain_s, settings.timeouts.drain_delay_s
             say(f"stopping: open requests have {drain_s:g} s to end; once more to stop at once")
     finally:
-        await gateway.close(drain_s, delay_s)
+        if cut := await gateway.close(drain_s, delay_s):
+            say(f"cut {cut} open request{'s' * (cut > 1)}")
 
 
 async def _tell(gateway: Gateway, say: Callable[[str], None], stopped: asyncio.Event) -> None:

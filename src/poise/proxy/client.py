@@ -14,6 +14,7 @@ from poise.proxy.gate import check_request
 from poise.proxy.local import local_answer
 from poise.proxy.request import IncomingRequest
 from poise.proxy.response import ResponseWriter
+from poise.proxy.retry import STOPPED
 from poise.proxy.tunnel import join_tunnel
 from poise.wire.http import error_body, refusal_headers
 
@@ -269,6 +270,19 @@ class ClientConnection:
         if self._reading_paused and len(self._waiting) < MAX_PIPELINED and not self.transport.is_closing():
             self._reading_paused = False
             self.transport.resume_reading()
+
+    def stop(self) -> bool:
+        """The gateway ends now: say so to a caller who is owed an answer. Returns whether there was one."""
+        self._waiting.clear()
+        exchange = self._exchange
+        if exchange is not None:
+            exchange.stop()
+        elif self._receiving:
+            self._refuse_message(STOPPED.refusal)
+            return True
+        self._path.writes.flush()
+        self.transport.close()
+        return exchange is not None
 
     def release_body(self, request: IncomingRequest) -> None:
         """The body will not be needed again: no other replica will be tried."""

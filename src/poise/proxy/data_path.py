@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 TICK_S = 0.1
 """How often time limits are looked at: every limit is kept to within this."""
 BACKLOG = 4096
+LAST_WRITES_S = 0.5
+"""How long callers have at the very end to take what was written to them."""
 
 
 class Keys(Protocol):
@@ -89,9 +91,9 @@ class DataPath:
         self._listener = Listener(server)
         self.tasks.spawn(self._keep_time(), name="data path time limits")
 
-    async def close(self, drain_s: float = 0.0, delay_s: float = 0.0) -> None:
+    async def close(self, drain_s: float = 0.0, delay_s: float = 0.0) -> int:
         """Take new connections for `delay_s` more, unless a newer process does; stop listening; give what is open
-        `drain_s` to end; end what is left."""
+        `drain_s` to end; end what is left. Returns how many requests that cut."""
         self.draining = True
         if self._listener is not None:
             self._listener.hand_over()
@@ -100,7 +102,8 @@ class DataPath:
             for connection in listener.close():
                 await asyncio.get_running_loop().connect_accepted_socket(self._new_client, connection)
         await self._clients_gone(drain_s)
-        self.writes.flush()
+        cut = sum(client.stop() for client in tuple(self.clients))
+        await self._clients_gone(LAST_WRITES_S)
         for client in tuple(self.clients):
             client.transport.abort()
         for connections in self._connections.values():
@@ -108,11 +111,12 @@ class DataPath:
         await self.tasks.close()
         if self.log is not None:
             self.log.flush()
+        return cut
 
     async def _clients_gone(self, within_s: float) -> None:
         deadline_s = monotonic() + within_s
         while self.clients and monotonic() < deadline_s:  # noqa: ASYNC110 - once in a process
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(0.01)
 
     def _new_client(self) -> asyncio.Protocol:
         return cast("asyncio.Protocol", ClientConnection(self))

@@ -9,7 +9,7 @@ from poise.core.request import Outcome, RequestFacts
 from poise.proxy.answer import PlainAnswer, StreamAnswer
 from poise.proxy.attempt import Attempt
 from poise.proxy.request_log import RequestLine
-from poise.proxy.retry import MALFORMED, STALE, TIMED_OUT, Failure, FailureKind
+from poise.proxy.retry import MALFORMED, STALE, STOPPED, TIMED_OUT, Failure, FailureKind
 from poise.wire.answers import RefusedInStream, Usage
 from poise.wire.http import AnswerHead, error_body, refusal_headers, status_line
 
@@ -253,6 +253,17 @@ class Exchange:
             return
         self._let_go()
         self._end(Outcome.CANCELLED, 499)
+
+    def stop(self) -> None:
+        """The gateway ends now: the caller is told, inside the answer if it has begun."""
+        self._request.keep_alive = False
+        if self.stage == Stage.TUNNELLED:
+            self._client.break_off()
+        elif self.stage == Stage.ANSWERING:
+            self.attempt_failed(STOPPED)
+        else:
+            self._let_go()
+            self._refuse(STOPPED.refusal)
 
     @property
     def caller_is_slow(self) -> bool:

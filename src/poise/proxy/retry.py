@@ -27,6 +27,8 @@ class FailureKind(StrEnum):
     """A time limit ran out."""
     MALFORMED = "malformed"
     """The answer was not HTTP."""
+    STOPPED = "gateway_stopped"
+    """The gateway had to stop before the answer was complete. Says nothing of the replica."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,12 @@ MALFORMED = Failure(
 TIMED_OUT = Failure(
     FailureKind.TIMED_OUT,
     Refusal(504, "replica_timeout", "the replica did not answer within the time limit", "replica"),
+)
+STOPPED = Failure(
+    FailureKind.STOPPED,
+    Refusal(
+        503, "gateway_stopped", "the gateway was stopped before the answer was complete", "gateway", retry_after_s=1
+    ),
 )
 STALE = Failure(FailureKind.STALE_CONNECTION, LOST.refusal)
 
