@@ -20,6 +20,7 @@ def _replica(replica: Replica, now_s: float) -> dict[str, Any]:
         "models": replica.models,
         "gpus": spec.gpus,
         "labels": dict(spec.labels),
+        "source": spec.source,
         "state": replica.state,
         "available": replica.available,
         "in_flight": replica.in_flight,

@@ -15,7 +15,7 @@ from poise.proxy.counters import Counters
 from poise.report.histogram import Histogram
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sources:
     """What the page is made from. `policy` is the name in use."""
 

@@ -1,4 +1,4 @@
-"""The admin port: plain Starlette on uvicorn, in the gateway's own event loop. Reads, and changes nothing."""
+"""The admin port: plain Starlette on uvicorn, in the gateway's own event loop."""
 
 import asyncio
 import socket
@@ -13,14 +13,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from poise.admin.control import Membership, control_routes, problem, refused
 from poise.admin.exposition import CONTENT_TYPE
 from poise.admin.fleet_page import fleet_page
 from poise.admin.metrics import Sources, metrics_page
 from poise.core.clock import monotonic_s
+from poise.core.errors import PoiseError
 from poise.core.tasks import TaskGroupOwner
 
 
-def admin_app(sources: Sources, is_ready: Callable[[], bool]) -> Starlette:
+def admin_app(sources: Sources, is_ready: Callable[[], bool], membership: Membership) -> Starlette:
     """The pages of the admin port. `is_ready` says whether a request could be placed now."""
 
     def metrics(_: Request) -> Response:
@@ -37,8 +39,8 @@ def admin_app(sources: Sources, is_ready: Callable[[], bool]) -> Starlette:
 
     pages = {"/metrics": metrics, "/healthz": healthz, "/readyz": readyz, "/api/fleet": fleet}
     return Starlette(
-        routes=[Route(path, _inline(page)) for path, page in pages.items()],
-        exception_handlers={HTTPException: _error},
+        routes=[*(Route(path, _inline(page)) for path, page in pages.items()), *control_routes(membership)],
+        exception_handlers={HTTPException: _error, PoiseError: refused},
     )
 
 
@@ -92,5 +94,4 @@ def _inline(page: Callable[[Request], Response]) -> Callable[..., object]:
 async def _error(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = HTTPStatus(error.status_code).name.lower()
-    body = {"error": {"message": error.detail.lower(), "type": "invalid_request_error", "code": code}}
-    return JSONResponse(body, error.status_code, headers=error.headers)
+    return problem(error.status_code, code, error.detail.lower(), **(error.headers or {}))

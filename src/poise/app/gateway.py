@@ -1,17 +1,26 @@
 """The composition root: builds every part of the gateway, and owns the order in which they start and stop."""
 
+import asyncio
 import socket
 from contextlib import AsyncExitStack
 from random import Random
 from types import TracebackType
 from typing import Self
 
+import structlog
+
 from poise.admin.metrics import Sources
 from poise.admin.server import AdminServer, admin_app
 from poise.app.errors import PortError, StartError
+from poise.app.log import configure_log
+from poise.app.membership import Membership
+from poise.app.reload import Reloader
+from poise.config.changes import needs_restart
+from poise.config.load import ConfigInputs
 from poise.config.parts import data_path_settings, key_ring, policy, replica_specs, telemetry_settings
 from poise.config.settings import Settings
 from poise.core.errors import ConfigError
+from poise.core.tasks import TaskGroupOwner
 from poise.fleet.fleet import Fleet
 from poise.proxy.data_path import DataPath
 from poise.proxy.listener import SharedPort
@@ -19,35 +28,37 @@ from poise.proxy.request_log import RequestLog
 from poise.routing.registry import policy_name
 from poise.telemetry.poller import Poller
 
+log = structlog.get_logger()
+
 
 class Gateway:
     """One gateway in the running event loop: `async with Gateway(settings)`, or `start` and `close`.
 
+    `inputs` is what the settings came from, and is followed; None for settings that stay as they are.
     Raises `ConfigError` if there is no replica, `StartError` if a file or port cannot be had.
     """
 
-    def __init__(self, settings: Settings, random: Random | None = None) -> None:
-        if not settings.replicas:
-            raise ConfigError(
-                "there is no replica to send requests to",
-                hint="poise serve --replica http://host:8000, or poise demo to try it without one",
-            )
-        self.settings = settings
+    def __init__(self, settings: Settings, random: Random | None = None, *, inputs: ConfigInputs | None = None) -> None:
+        _check_replicas(settings)
+        self.settings = self._started_with = settings
+        self._random = random or Random()
+        self._reloader = None if inputs is None else Reloader(inputs, self.apply)
         self.fleet = Fleet(kv_throttle_ratio=settings.limits.kv_throttle, stale_s=settings.telemetry.stale_s)
-        for spec in replica_specs(settings):
-            self.fleet.join(spec)
+        self.membership = Membership(self.fleet, {})
+        self.membership.configure(replica_specs(settings))
         self.poller = Poller(self.fleet, telemetry_settings(settings))
         self._request_log = _open_request_log(settings.log.requests)
         self.data_path = DataPath(
             data_path_settings(settings),
             self.fleet,
-            policy(settings, random or Random()),
+            policy(settings, self._random),
             keys=key_ring(settings),
             models=self.poller.catalog,
             log=self._request_log,
         )
         self._sources = Sources(self.fleet, self.data_path.counters, policy_name(settings.policy.name))
         self._parts = AsyncExitStack()
+        self._tasks = TaskGroupOwner()
 
     @property
     def port(self) -> int:
@@ -77,11 +88,13 @@ class Gateway:
             admin = self.settings.admin
             listening = _listen(admin.host, admin.port, reuse_port=self.settings.reuse_port)
             self._admin_port = SharedPort(listening)
-            server = AdminServer(admin_app(self._sources, lambda: self.data_path.is_ready), listening)
+            server = AdminServer(admin_app(self._sources, lambda: self.data_path.is_ready, self.membership), listening)
             await server.start()
             parts.push_async_callback(server.close)
             await self.poller.start()
             parts.push_async_callback(self.poller.close)
+            self._tasks.spawn(self._keep_membership(), name="membership")
+            parts.push_async_callback(self._tasks.close)
             self._parts = parts.pop_all()
 
     async def listen(self) -> None:
@@ -98,6 +111,33 @@ class Gateway:
         await self._parts.aclose()
         return cut
 
+    def reload(self) -> None:
+        """Read the configuration again now; nothing happens if the gateway was made without one."""
+        if self._reloader is not None:
+            self._reloader.reload()
+
+    def apply(self, settings: Settings) -> None:
+        """Go by `settings` from now on, as far as a running gateway can. Raises `ConfigError`, with nothing changed."""
+        _check_replicas(settings)
+        new_policy = policy(settings, self._random) if settings.policy != self.settings.policy else None
+        before, self.settings = self.settings, settings
+        if new_policy is not None:
+            self.data_path.policy, self._sources.policy = new_policy, policy_name(settings.policy.name)
+        self.data_path.apply(data_path_settings(settings))
+        self.fleet.kv_throttle_ratio = settings.limits.kv_throttle
+        self.membership.configure(replica_specs(settings))
+        if settings.log.level != before.log.level:
+            configure_log(settings.log.level)
+        if waiting := needs_restart(self._started_with, settings):
+            log.warning("restart needed for what else has changed", keys=", ".join(waiting))
+
+    async def _keep_membership(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.membership.check_interval_s)
+            if self._reloader is not None:
+                self._reloader.look()
+            self.membership.reconcile()
+
     async def __aenter__(self) -> Self:
         await self.start()
         return self
@@ -106,6 +146,14 @@ class Gateway:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _check_replicas(settings: Settings) -> None:
+    if not settings.replicas:
+        raise ConfigError(
+            "there is no replica to send requests to",
+            hint="poise serve --replica http://host:8000, or poise demo to try it without one",
+        )
 
 
 def _open_request_log(path: str | None) -> RequestLog | None:

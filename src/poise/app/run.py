@@ -9,20 +9,25 @@ import uvloop
 
 from poise.app.gateway import Gateway
 from poise.app.log import configure_log
-from poise.app.signals import stop_signal
+from poise.app.signals import on_hangup, stop_signal
 from poise.app.startup import first_answers, missing, wait_for_replicas
+from poise.config.load import ConfigInputs
 from poise.config.settings import Settings
 
 
-def run_gateway(settings: Settings, say: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM, then drain. A second signal ends the process at once. `say` shows a line."""
+def run_gateway(settings: Settings, inputs: ConfigInputs, say: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM, then drain. A second signal ends the process at once. `say` shows a line.
+
+    SIGHUP reads `inputs`, which `settings` came from, again.
+    """
     configure_log(settings.log.level)
-    uvloop.run(_serve(settings, say))
+    uvloop.run(_serve(settings, inputs, say))
 
 
-async def _serve(settings: Settings, say: Callable[[str], None]) -> None:
+async def _serve(settings: Settings, inputs: ConfigInputs, say: Callable[[str], None]) -> None:
     stopped = stop_signal()
-    gateway = Gateway(settings)
+    gateway = Gateway(settings, inputs=inputs)
+    on_hangup(gateway.reload)
     await gateway.watch()
     drain_s = delay_s = 0.0
     try:
@@ -31,7 +36,8 @@ async def _serve(settings: Settings, say: Callable[[str], None]) -> None:
             await gateway.listen()
             await _tell(gateway, say, stopped)
             await stopped.wait()
-            drain_s, delay_s = settings.timeouts.drain_s, settings.timeouts.drain_delay_s
+            timeouts = gateway.settings.timeouts
+            drain_s, delay_s = timeouts.drain_s, timeouts.drain_delay_s
             say(f"stopping: open requests have {drain_s:g} s to end; once more to stop at once")
     finally:
         if cut := await gateway.close(drain_s, delay_s):

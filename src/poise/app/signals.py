@@ -1,9 +1,10 @@
-"""How a process of Poise is told to stop."""
+"""How a process of Poise is told to stop, and to read its configuration again."""
 
 import asyncio
 import os
 import signal
 import sys
+from collections.abc import Callable
 
 
 def stop_signal() -> asyncio.Event:
@@ -19,6 +20,11 @@ def stop_signal() -> asyncio.Event:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
     return stopped
+
+
+def on_hangup(action: Callable[[], None]) -> None:
+    """Do `action` at each SIGHUP."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, action)
 
 
 def also_when_stdin_closes(stopped: asyncio.Event) -> None:

@@ -10,7 +10,7 @@ from typer.core import TyperCommand
 
 from poise.app.run import run_gateway
 from poise.config.keys import all_keys
-from poise.config.load import load_config
+from poise.config.load import ConfigInputs
 from poise.config.show import show_config
 from poise.core.errors import ConfigError
 
@@ -103,13 +103,14 @@ def serve(  # noqa: PLR0913  the signature is the list of flags
     }
     overrides = {key: value for key, value in flags.items() if value is not None}
     overrides |= dict(map(_assignment, set_ or ()))
-    loaded = load_config(config or os.environ.get("POISE_CONFIG"), os.environ, overrides)
+    inputs = ConfigInputs(config or os.environ.get("POISE_CONFIG"), os.environ, overrides)
+    loaded = inputs.load()
     for warning in loaded.warnings:
         typer.echo(f"warning: {warning}", err=True)
     if print_config:
         typer.echo(show_config(loaded), nl=False)
     else:
-        run_gateway(loaded.settings, lambda line: typer.echo(line, err=True))
+        run_gateway(loaded.settings, inputs, lambda line: typer.echo(line, err=True))
 
 
 def _assignment(text: str) -> tuple[str, Any]:

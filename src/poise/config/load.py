@@ -34,6 +34,19 @@ class LoadedConfig:
         return "default" if names_only_a_section else self.sources.get(path, "default")
 
 
+@dataclass(frozen=True, slots=True)
+class ConfigInputs:
+    """What a configuration is read from, and may be read from again. See `load_config`."""
+
+    path: str | None
+    environment: Mapping[str, str]
+    overrides: Mapping[str, Any]
+
+    def load(self) -> LoadedConfig:
+        """The configuration as it is now. Raises `ConfigError`."""
+        return load_config(self.path, self.environment, self.overrides)
+
+
 def load_config(
     path: str | None, environment: Mapping[str, str], overrides: Mapping[str, Any] | None = None
 ) -> LoadedConfig:

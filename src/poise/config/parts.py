@@ -4,9 +4,9 @@ from random import Random
 
 from poise.admission.keys import KeyRing
 from poise.admission.keys_file import parse_keys
-from poise.config.settings import Settings
+from poise.config.settings import ReplicaSection, Settings
 from poise.config.text_file import read_text
-from poise.core.replica import ReplicaSpec, parse_replica_url
+from poise.core.replica import ReplicaSpec, Source, parse_replica_url
 from poise.proxy.settings import Cors, DataPathSettings, Limits, RetrySettings, Timeouts
 from poise.routing.policy import Policy
 from poise.routing.registry import make_policy
@@ -33,18 +33,22 @@ def telemetry_settings(settings: Settings) -> TelemetrySettings:
 
 
 def replica_specs(settings: Settings) -> list[ReplicaSpec]:
-    """The replicas that the fleet starts with."""
-    return [
-        ReplicaSpec(
-            name=replica.name or "",
-            address=parse_replica_url(replica.url),
-            model=replica.model,
-            gpus=replica.gpus,
-            gpu_metrics_url=replica.gpu_metrics_url,
-            labels=replica.labels,
-        )
-        for replica in settings.replicas
-    ]
+    """The replicas that the configuration names."""
+    return [replica_spec(replica, Source.CONFIG) for replica in settings.replicas]
+
+
+def replica_spec(replica: ReplicaSection, source: Source) -> ReplicaSpec:
+    """One of them, or one that somebody else names in the same words."""
+    return ReplicaSpec(
+        name=replica.name or "",
+        address=parse_replica_url(replica.url),
+        model=replica.model,
+        gpus=replica.gpus,
+        gpu_metrics_url=replica.gpu_metrics_url,
+        labels=replica.labels,
+        source=source,
+        each_address=replica.each_address,
+    )
 
 
 def policy(settings: Settings, random: Random) -> Policy:

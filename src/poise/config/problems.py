@@ -37,22 +37,25 @@ def raise_problems(problems: Sequence[Problem]) -> None:
     )
 
 
-def validation_problems(error: ValidationError, place_of: Callable[[Path], str]) -> list[Problem]:
-    """The errors of pydantic in Poise's words. `place_of` says where the value at a path was set."""
-    return [_translate(details, place_of) for details in error.errors(include_url=False)]
+def validation_problems(
+    error: ValidationError, place_of: Callable[[Path], str], model: type[BaseModel] = Settings
+) -> list[Problem]:
+    """The errors of pydantic about a `model` in Poise's words. `place_of` says where the value at a path was set."""
+    return [_translate(details, place_of, model) for details in error.errors(include_url=False)]
 
 
-def _translate(details: ErrorDetails, place_of: Callable[[Path], str]) -> Problem:
+def _translate(details: ErrorDetails, place_of: Callable[[Path], str], model: type[BaseModel]) -> Problem:
     path = details["loc"]
     place, key = place_of(path), dotted(path)
     if details["type"] == "extra_forbidden":
-        return _unknown_key(place, path)
+        return _unknown_key(place, path, model)
     if details["type"] == "missing":
         return Problem(place, f"{key} is missing", "")
     if details["type"] == "poise":
         context = details["ctx"]
         return Problem(place, f"{key}: {context['text']}" if key else context["text"], context["hint"])
-    return Problem(place, f"{key} is {details['input']!r}, {_expectation(details)}", "")
+    what = f"{key} is {details['input']!r}" if key else f"what was given is {details['input']!r}"
+    return Problem(place, f"{what}, {_expectation(details)}", "")
 
 
 def _expectation(details: ErrorDetails) -> str:
@@ -62,18 +65,17 @@ def _expectation(details: ErrorDetails) -> str:
     return text[:1].lower() + text[1:]
 
 
-def _unknown_key(place: str, path: Path) -> Problem:
-    known = _keys_beside(path)
+def _unknown_key(place: str, path: Path, model: type[BaseModel]) -> Problem:
+    known = _keys_beside(path, model)
     word = str(path[-1])
     near = suggestion(word, known)
     hint = "" if near else f"known here: {', '.join(known)}"
     return Problem(place, f"unknown key {dotted(path)!r}{near}", hint)
 
 
-def _keys_beside(path: Path) -> Mapping[str, Any]:
+def _keys_beside(path: Path, model: type[BaseModel]) -> Mapping[str, Any]:
     if path[0] == "replicas":
         return replica_keys()
-    model: type[BaseModel] = Settings
     for step in path[:-1]:
         annotation = model.model_fields[str(step)].annotation
         assert isinstance(annotation, type)

@@ -15,6 +15,8 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Ratio = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Size = Annotated[int, Field(ge=1)]
+LONGEST_PREFIX = 23
+"""Of a replica's name that an IPv6 address is added to."""
 
 
 class Section(BaseModel):
@@ -51,6 +53,18 @@ class ReplicaSection(Section):
         default=None, description="page of a DCGM exporter that shows the replica's GPUs"
     )
     labels: Mapping[str, str] = Field(default={}, description="free labels, shown by /api/fleet")
+    each_address: bool = Field(
+        default=False, description="one replica for each address that the host name has, as of a headless service"
+    )
+
+    @model_validator(mode="after")
+    def _leave_room_for_the_address(self) -> Self:
+        if self.each_address and len(self.name or "") > LONGEST_PREFIX:
+            raise problem(
+                f"name {self.name} is too long for names that end in an address",
+                f"use at most {LONGEST_PREFIX} characters where each_address is set",
+            )
+        return self
 
     @model_validator(mode="before")
     @classmethod
@@ -135,6 +149,17 @@ class TelemetrySection(Section):
     models_timeout_s: Seconds = Field(default=2.0, description="a look at the model list that takes longer has failed")
 
 
+class MembershipSection(Section):
+    """How the fleet is kept as the configuration, the admin API and DNS want it."""
+
+    check_interval_s: Seconds = Field(
+        default=1.0, description="time between two looks at the configuration file and at what it says of the fleet"
+    )
+    dns_interval_s: Seconds = Field(
+        default=10.0, description="time between two looks at the addresses of replicas that are named"
+    )
+
+
 class StartupSection(Section):
     """What has to be there before callers are let in."""
 
@@ -181,6 +206,7 @@ class Settings(Section):
     )
     admin: AdminSection = AdminSection()
     replicas: tuple[ReplicaSection, ...] = Field(default=(), description="the engines to send requests to")
+    membership: MembershipSection = MembershipSection()
     policy: PolicySection = PolicySection()
     startup: StartupSection = StartupSection()
     timeouts: TimeoutsSection = TimeoutsSection()

@@ -29,7 +29,7 @@ def _lines(loaded: LoadedConfig, values: Mapping[str, Any], path: Path, depth: i
         elif key == "replicas" and value:
             yield label
             for position, replica in enumerate(value):
-                known = {name: said for name, said in replica.items() if said not in (None, [], {})}
+                known = {name: said for name, said in replica.items() if said not in (None, False, [], {})}
                 yield _commented(f"  - {_inline(known)}", loaded.source((*here, position)))
         else:
             yield _commented(f"{label} {_inline(value)}", loaded.source(here))

@@ -24,30 +24,40 @@ class ReplicaState(StrEnum):
     UNHEALTHY = "unhealthy"
 
 
+class Source(StrEnum):
+    """Who named a replica: the configuration, the admin API, or the addresses of a host name."""
+
+    CONFIG = "config"
+    ADMIN = "admin"
+    DNS = "dns"
+
+
 @dataclass(frozen=True, slots=True)
 class ReplicaAddress:
     """Where a replica is reached. Never shown to callers: they see the replica's name.
 
     `rank` selects one data-parallel rank behind the same server (`http://host:8000@2`), None the server as a whole.
+    `ip` selects one of the addresses that `host` stands for, None whichever answers.
     """
 
     host: str
     port: int
     tls: bool = False
     rank: int | None = None
+    ip: str | None = None
 
     @property
     def url(self) -> str:
-        """The address as it is written in configuration, rank included."""
+        """The address as it is written in configuration, rank included; with `ip` in the place of the name."""
         scheme = "https" if self.tls else "http"
         rank = "" if self.rank is None else f"@{self.rank}"
-        return f"{scheme}://{self.authority}{rank}"
+        authority = self.authority if self.ip is None else _authority(self.ip, self.port)
+        return f"{scheme}://{authority}{rank}"
 
     @property
     def authority(self) -> str:
         """Value of the `Host` header sent to the replica."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        return _authority(self.host, self.port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +66,7 @@ class ReplicaSpec:
 
     `model` restricts the replica to one model name; None means whatever its own `/v1/models` lists.
     `gpu_metrics_url` is a DCGM exporter's page on which `gpus` are the `gpu` labels of this replica.
+    `each_address` makes it stand for one replica for each address that its host has.
     """
 
     name: str
@@ -64,6 +75,16 @@ class ReplicaSpec:
     gpus: tuple[int, ...] = ()
     gpu_metrics_url: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    source: Source = Source.CONFIG
+    each_address: bool = False
+
+    def reached_as(self, other: "ReplicaSpec") -> bool:
+        """Whether connections to the one would be connections to the other."""
+        return self.address == other.address
+
+
+def _authority(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def parse_replica_url(text: str) -> ReplicaAddress:

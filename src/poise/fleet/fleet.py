@@ -121,7 +121,10 @@ class Fleet:
             self._membership_changed()
 
     def pool(self, model: str | None) -> Pool:
-        """The replicas for a request that names `model`: those known to serve it, or all if none is known to."""
+        """The replicas for a request that names `model`: those known to serve it, or all if none is known to.
+
+        Where all that are known to serve it drain, those of which nothing is known yet: one may be the successor.
+        """
         return self._pools.get(model, self._everyone)
 
     def models(self) -> dict[str, list[Replica]]:
@@ -207,8 +210,10 @@ class Fleet:
 
     def _membership_changed(self) -> None:
         self.generation += 1
-        self._everyone = Pool(self, _staying(self))
-        self._pools = {model: Pool(self, _staying(replicas)) for model, replicas in self.models().items()}
+        staying = _staying(self)
+        unknown = [replica for replica in staying if replica.models is None]
+        self._everyone = Pool(self, staying)
+        self._pools = {model: Pool(self, _staying(found) or unknown) for model, found in self.models().items()}
         self._worst.rebuild(replica.terms for replica in self)
         self._compare_all()
 

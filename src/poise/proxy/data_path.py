@@ -67,6 +67,12 @@ class DataPath:
         self._listener: Listener | None = None
         self._request_id_prefix = secrets.token_hex(6).encode()
         self._requests = 0
+        self.apply(settings)
+
+    def apply(self, settings: "DataPathSettings") -> None:
+        """Go by `settings` from now on. Where it listens, and what open connections of callers are sent, stays."""
+        self.settings = settings
+        self.retries.ratio, self.retries.floor = settings.retry.budget_ratio, settings.retry.budget_floor
         limits = settings.limits
         self.body_too_large = Refusal(
             413, "body_too_large", f"the request's body is larger than the limit of {limits.body_bytes} bytes", "caller"

@@ -95,6 +95,8 @@ def test_a_model_whose_replicas_all_drain_is_known_and_is_asked_of_nobody_else()
     fleet.drain("a")
     assert list(fleet.pool("m").replicas) == []
     assert list(fleet.models()) == ["m", "n"]
+    successor = fleet.join(_spec("c"))
+    assert list(fleet.pool("m").replicas) == [successor], "which may serve it: nobody has asked it yet"
 
 
 def test_a_change_keeps_the_ledger() -> None:
