@@ -9,9 +9,9 @@ from support.gateway import gateway, short_settings
 from support.http_bytes import answer, cuts, head
 from support.raw_client import RawClient
 from support.scripted_replica import Exchange, ScriptedReplica
-from support.scripts import writes
+from support.scripts import hangs, writes
 from support.transcript import assert_same_bytes
-from support.wire import until
+from support.wire import PeerGone, until
 
 HANDSHAKE = head(
     "GET /v1/realtime?model=m HTTP/1.1",
@@ -173,3 +173,93 @@ async def test_an_upgrade_to_something_else_is_declined_by_answering() -> None:
         for _ in range(2):
             assert (await caller.ask(sent)).status == 200
         assert replica.requests[0].head.value("upgrade") is None
+
+
+@pytest.mark.parametrize("cut", [1, len(HANDSHAKE) - 1, len(HANDSHAKE), len(HANDSHAKE) + 3])
+async def test_what_the_caller_says_before_it_is_accepted_is_kept(cut: int) -> None:
+    gate = asyncio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        await gate.wait()
+        await accepts_and_echoes(exchange)
+
+    async with ScriptedReplica(script) as replica, gateway(replica) as poise:
+        caller = await poise.client()
+        await caller.send(*cuts(HANDSHAKE + b"GET / HTTP/1.1\r\n", cut))
+        await caller.send_more(b"\r\n and more")
+        await replica.request()
+        await asyncio.sleep(0.02)
+        gate.set()
+        assert (await caller.head()).status == 101
+        said = b"GET / HTTP/1.1\r\n\r\n and more"
+        await caller.wire.wait(lambda: len(caller.wire.received) == len(said), "the echo")
+        assert caller.wire.take(100) == said
+
+
+async def test_what_was_said_ahead_of_a_refusal_is_no_request() -> None:
+    gate = asyncio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        await gate.wait()
+        await exchange.write(answer(403, b"{}"))
+
+    async with ScriptedReplica(script) as replica, gateway(replica) as poise:
+        caller = await poise.client()
+        await caller.send(HANDSHAKE)
+        await replica.request()
+        await caller.send_more(HANDSHAKE)
+        await asyncio.sleep(0.02)
+        gate.set()
+        assert (await caller.head()).status == 403
+        await caller.wire.wait_closed()
+        assert len(replica.requests) == 1
+
+
+async def test_what_is_said_ahead_has_a_limit() -> None:
+    async with ScriptedReplica(hangs) as replica, gateway(replica) as poise:
+        caller = await poise.client()
+        await caller.send(HANDSHAKE)
+        await replica.request()
+        await caller.send_more(bytes(poise.data_path.settings.limits.head_bytes), b"x")
+        await caller.wire.wait_closed()
+        await replica.requests[0].wire.wait_closed()
+
+
+@pytest.mark.parametrize("slow", ["caller", "replica"])
+async def test_a_side_that_takes_nothing_is_cut_in_the_end(slow: str) -> None:
+    data = bytes(1 << 20) * 24
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.write(ACCEPTED)
+        if slow == "caller":
+            await exchange.write(data)
+        else:
+            exchange.wire.transport.pause_reading()
+        await exchange.hang()
+
+    async with ScriptedReplica(script) as replica, gateway(replica, settings=short_settings(request_s=0.5)) as poise:
+        caller = await poise.client(receive_buffer_bytes=1 << 14)
+        await caller.send(HANDSHAKE)
+        await caller.head()
+        if slow == "caller":
+            caller.stop_reading()
+            await replica.requests[0].wire.wait_closed()
+        else:
+            with pytest.raises(PeerGone):
+                await caller.send_more(data)
+            replica.requests[0].wire.transport.resume_reading()
+        await poise.settled()
+
+
+async def test_a_gateway_that_stops_ends_the_tunnel_at_the_deadline() -> None:
+    async with ScriptedReplica(accepts_and_echoes) as replica, gateway(replica) as poise:
+        caller = await poise.client()
+        await caller.send(HANDSHAKE)
+        await caller.head()
+        stopping = asyncio.create_task(poise.data_path.close(0.5), name="kit drain")
+        await asyncio.sleep(0.2)
+        await caller.send_more(b"still there?")
+        await caller.wire.wait(lambda: b"there?" in caller.wire.received, "the echo")
+        await caller.wire.wait_closed()
+        assert await stopping == 1
+        assert len(poise.log.lines) == 1

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, cast
 import httptools
 
 from poise.core.errors import Refusal
+from poise.proxy.arrivals import has_arrived
 from poise.proxy.exchange import Exchange
 from poise.proxy.gate import check_request
 from poise.proxy.local import local_answer
 from poise.proxy.request import IncomingRequest
 from poise.proxy.response import ResponseWriter
 from poise.proxy.retry import STOPPED
-from poise.proxy.tunnel import join_tunnel
+from poise.proxy.tunnel import Tunnel
 from poise.wire.http import error_body, refusal_headers
 
 if TYPE_CHECKING:
@@ -58,6 +59,9 @@ class ClientConnection:
         """... which is part of all that is kept for this connection."""
         self._since_s = monotonic()
         """When the request being read began, or the connection became idle; when the caller stopped reading."""
+        self._tunnel: Tunnel | None = None
+        self._early: bytearray | None = None
+        """What the caller sent behind a WebSocket handshake that the replica has not answered; None without one."""
         self._lingering = False
         self._answering = False
         self._reading_paused = False
@@ -89,6 +93,11 @@ class ClientConnection:
     def data_received(self, data: bytes) -> None:
         if self._lingering:
             return
+        if self._early is not None:
+            self._early += data
+            if len(self._early) > self._path.settings.limits.head_bytes:
+                self.transport.abort()
+            return
         self._received_bytes += len(data)
         try:
             self._parser.feed_data(data)
@@ -116,7 +125,9 @@ class ClientConnection:
                     if request.coding:
                         framing = b"transfer-encoding: chunked"
                     self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n\r\n" % framing)
-                if rest and not request.wants_websocket:
+                if request.wants_websocket:
+                    self._early = bytearray(rest)
+                elif rest:
                     self._parser.feed_data(rest)
                 return
             except httptools.HttpParserUpgrade as upgrade:
@@ -239,6 +250,10 @@ class ClientConnection:
 
     def _request_done(self, request: IncomingRequest) -> None:
         self._since_s = monotonic()
+        if request.wants_websocket:
+            if self._early:
+                request.keep_alive = False  # what followed the declined handshake is no HTTP
+            self._early = None
         if not request.keep_alive:
             self._path.writes.flush()
             self.transport.close()
@@ -299,7 +314,9 @@ class ClientConnection:
         assert self._exchange is not None
         self._path.writes.flush()
         self.transport.write(head + rest)
-        join_tunnel(self, connection, self._exchange)
+        if self._early:
+            connection.transport.write(bytes(self._early))
+        self._tunnel = Tunnel(self.transport, connection.transport, self._exchange.tunnel_ended)
 
     # -- limits
 
@@ -358,19 +375,17 @@ class ClientConnection:
         self._path.writes.flush()
         self.transport.write_eof()
 
-    def _arrived(self, event: int) -> bool:
-        """Whether the kernel holds what the loop has not read yet: bytes (`POLLIN`), or an end (`POLLRDHUP`)."""
-        poll = select.poll()
-        poll.register(self.transport.get_extra_info("socket").fileno(), event)
-        return bool(poll.poll(0))
-
     def tick(self, now_s: float) -> None:
         """Look at the time limits; called about ten times a second."""
         timeouts = self._path.settings.timeouts
         waited_s = now_s - self._since_s
         stalled = self.write_paused or self.transport.is_closing()
-        if (stalled and waited_s > timeouts.request_s) or (self._reading_paused and self._arrived(select.POLLRDHUP)):
+        if (stalled and waited_s > timeouts.request_s) or (
+            self._reading_paused and has_arrived(self.transport, select.POLLRDHUP)
+        ):
             self.transport.abort()
+        elif self._tunnel is not None:
+            self._tunnel.cut_if_stalled(now_s - timeouts.request_s)
         elif self._exchange is not None:
             self._exchange.tick(now_s)
         elif self._lingering:
@@ -379,7 +394,7 @@ class ClientConnection:
         elif self._receiving:
             if waited_s > timeouts.request_s:
                 self._refuse_message(self._path.request_too_slow)
-        elif waited_s > (DRAIN_IDLE_S if self._path.draining else timeouts.keep_alive_s) and not self._arrived(
-            select.POLLIN
-        ):
-            self.transport.close()
+        else:
+            limit_s = DRAIN_IDLE_S if self._path.draining else timeouts.keep_alive_s
+            if waited_s > limit_s and not has_arrived(self.transport, select.POLLIN):
+                self.transport.close()

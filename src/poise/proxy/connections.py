@@ -29,7 +29,18 @@ def _default_tls() -> ssl.SSLContext:
 class ReplicaConnections:
     """Idle connections to one replica, newest on top. Counterpart: `UpstreamConnection`."""
 
-    __slots__ = ("_address", "_idle", "_learned_until_s", "_reuse_s", "_tls", "has_rank", "head", "open", "writes")
+    __slots__ = (
+        "_address",
+        "_idle",
+        "_learned_until_s",
+        "_reuse_s",
+        "_tls",
+        "authority",
+        "has_rank",
+        "head",
+        "open",
+        "writes",
+    )
 
     def __init__(self, address: ReplicaAddress, writes: WriteBatch) -> None:
         self._address = address
@@ -40,8 +51,9 @@ class ReplicaConnections:
         self._reuse_s = REUSE_S
         self._learned_until_s = 0.0
         self.open = True
+        self.authority = address.authority.encode()
         rank = b"" if address.rank is None else b"x-data-parallel-rank: %d\r\n" % address.rank
-        self.head = b" HTTP/1.1\r\nhost: %b\r\n%b" % (address.authority.encode(), rank)
+        self.head = b" HTTP/1.1\r\nhost: %b\r\n%b" % (self.authority, rank)
         """What follows method and target in every request to this replica."""
 
     def take(self, now_s: float) -> UpstreamConnection | None:

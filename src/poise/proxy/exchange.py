@@ -72,7 +72,7 @@ class Exchange:
         """Set by the answer whenever bytes arrive, cleared by `tick`."""
         self._attempt: Attempt | None = None
         self._attempts = 0
-        self._tried: tuple[int, ...] = ()
+        self._tried: tuple[Replica, ...] = ()
         self._kept: tuple[PlainAnswer, Attempt] | None = None
         """A replica's own 5xx: passed on if nobody does better."""
         self._last_refusal: Refusal | None = None
@@ -92,7 +92,9 @@ class Exchange:
         path = self._path
         began_s = monotonic()
         try:
-            decision = path.policy.choose(self._facts, path.fleet.pool(self._facts.model), began_s, self._tried)
+            pool = path.fleet.pool(self._facts.model)
+            tried = [replica.slot for replica in pool.replicas if replica in self._tried] if self._tried else ()
+            decision = path.policy.choose(self._facts, pool, began_s, tried)
             replica = path.fleet.at(decision.slot) if isinstance(decision, Send) else None
         except Exception as error:  # noqa: BLE001 - a user's own policy may raise anything; only this request suffers
             path.report("the policy failed", error)
@@ -102,7 +104,7 @@ class Exchange:
         path.counters.decision_s.observe(now_s - began_s)
         if replica is not None:
             self._attempts += 1
-            self._tried += (replica.slot,)
+            self._tried += (replica,)
             self._send_to(replica, decision.reason, now_s)
         elif isinstance(decision, Wait) and not self._tried:
             self.stage = Stage.WAITING
@@ -208,7 +210,7 @@ class Exchange:
         if self._attempts >= self._path.settings.retry.attempts:
             return False
         pool = self._path.fleet.pool(self._facts.model)
-        if all(replica.slot in self._tried or not replica.available for replica in pool.replicas):
+        if all(replica in self._tried or not replica.available for replica in pool.replicas):
             return False
         if not self._path.retries.allows(monotonic()):
             return False

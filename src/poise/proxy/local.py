@@ -6,7 +6,7 @@ from urllib.parse import unquote_to_bytes
 
 from poise.core.errors import Refusal
 from poise.proxy.request import IncomingRequest
-from poise.proxy.response import cors_headers
+from poise.proxy.response import allows_origin
 from poise.proxy.routes import Route, find_route
 from poise.wire.http import error_body
 
@@ -90,7 +90,7 @@ def _options(path: "DataPath", request: IncomingRequest, route: Route) -> LocalA
     if request.origin is None:
         return LocalAnswer(204, b"", ((b"allow", methods),))
     cors = path.settings.cors
-    if not cors_headers(cors, request.origin):
+    if not allows_origin(cors, request.origin):
         return ORIGIN_NOT_ALLOWED
     headers = (
         (b"access-control-allow-methods", methods),

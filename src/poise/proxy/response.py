@@ -65,7 +65,8 @@ class ResponseWriter:
     def body(self, data: bytes) -> None:
         """Pass body bytes on, in one chunk."""
         if self._chunked:
-            self._batch.write(self.transport, b"%x\r\n%b\r\n" % (len(data), data))
+            if data:  # an empty chunk would be the last one
+                self._batch.write(self.transport, b"%x\r\n%b\r\n" % (len(data), data))
         else:
             self._batch.write(self.transport, data)
 
@@ -106,7 +107,7 @@ class ResponseWriter:
         head = [status_line(status), *lines, extra, b"x-request-id: ", request.request_id]
         if self._reveal and self.replica is not None:
             head += (b"\r\nx-poise-replica: ", self.replica.encode(), b"\r\nx-poise-reason: ", self.reason.encode())
-        if request.origin is not None:
+        if self._cors.allow_origins:
             head += [b"\r\n%b: %b" % header for header in cors_headers(self._cors, request.origin)]
         if length is None and not request.http10:
             self._chunked = True
@@ -118,11 +119,18 @@ class ResponseWriter:
 
 
 def cors_headers(cors: "Cors", origin: bytes | None) -> list[tuple[bytes, bytes]]:
-    """What a browser at `origin` has to read in an answer, empty if it may not."""
-    if origin is None or not cors.allow_origins:
+    """What the answer to a request from `origin` says to browsers, and to caches that serve several origins."""
+    if not cors.allow_origins:
         return []
     if "*" in cors.allow_origins:
-        return [(b"access-control-allow-origin", b"*")]
-    if origin.decode("latin-1") in cors.allow_origins:
-        return [(b"access-control-allow-origin", origin), (b"vary", b"origin")]
-    return []
+        return [(b"access-control-allow-origin", b"*")] if origin is not None else []
+    varies = [(b"vary", b"origin")]
+    if allows_origin(cors, origin):
+        assert origin is not None
+        return [(b"access-control-allow-origin", origin), *varies]
+    return varies
+
+
+def allows_origin(cors: "Cors", origin: bytes | None) -> bool:
+    """Whether a browser at `origin` may call."""
+    return origin is not None and ("*" in cors.allow_origins or origin.decode("latin-1") in cors.allow_origins)

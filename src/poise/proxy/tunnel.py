@@ -2,38 +2,50 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from poise.proxy.client import ClientConnection
-    from poise.proxy.exchange import Exchange
-    from poise.proxy.upstream import UpstreamConnection
+from time import monotonic
 
 
 class TunnelEnd(asyncio.Protocol):
-    """One side; what it receives is written to `peer`."""
+    """One side; what it receives is written to `peer`. `stalled_since_s` is when it stopped taking what is written."""
 
     def __init__(self, own: asyncio.Transport, peer: asyncio.Transport, ended: Callable[[], None]) -> None:
         self._own = own
         self._peer = peer
         self._ended = ended
+        self.stalled_since_s: float | None = None
 
     def data_received(self, data: bytes) -> None:
         self._peer.write(data)
 
     def pause_writing(self) -> None:
+        self.stalled_since_s = monotonic()
         self._peer.pause_reading()
 
     def resume_writing(self) -> None:
+        self.stalled_since_s = None
         self._peer.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._peer.close()
         self._ended()
 
+    def cut_if_stalled(self, before_s: float) -> None:
+        """End the tunnel if this side has taken nothing since before that time."""
+        if self.stalled_since_s is not None and self.stalled_since_s < before_s:
+            self._own.abort()
+            self._peer.abort()
 
-def join_tunnel(client: "ClientConnection", upstream: "UpstreamConnection", exchange: "Exchange") -> None:
-    """Join both connections; the exchange is complete when either ends."""
-    client.transport.set_protocol(TunnelEnd(client.transport, upstream.transport, exchange.tunnel_ended))
-    upstream.transport.set_protocol(TunnelEnd(upstream.transport, client.transport, exchange.tunnel_ended))
-    upstream.transport.resume_reading()
+
+class Tunnel:
+    """Both ends. `ended` is called when either ends, once by each."""
+
+    def __init__(self, caller: asyncio.Transport, replica: asyncio.Transport, ended: Callable[[], None]) -> None:
+        self._ends = TunnelEnd(caller, replica, ended), TunnelEnd(replica, caller, ended)
+        for transport, end in zip((caller, replica), self._ends, strict=True):
+            transport.set_protocol(end)
+            transport.resume_reading()
+
+    def cut_if_stalled(self, before_s: float) -> None:
+        """End the tunnel if either side has taken nothing since before that time."""
+        for end in self._ends:
+            end.cut_if_stalled(before_s)

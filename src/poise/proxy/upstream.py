@@ -116,7 +116,7 @@ class UpstreamConnection:
             self._keep_alive = False  # a second answer, which nobody asked for
         elif (status := self._parser.get_status_code()) >= 200:
             self._answer_has_begun = True
-            self._head = AnswerHead(status, self._headers)
+            self._head = AnswerHead(status, self._headers, self.connections.authority)
 
     def on_message_complete(self) -> None:
         if self._done:

@@ -20,6 +20,8 @@ HOP_BY_HOP = frozenset(
 
 DROPPED_FROM_ANSWERS = HOP_BY_HOP | {b"content-length", b"x-request-id", b"x-poise-replica", b"x-poise-reason"}
 """What the gateway writes itself, or nobody may."""
+LOCATIONS = frozenset({b"location", b"content-location"})
+_LOOKED_AT = DROPPED_FROM_ANSWERS | LOCATIONS
 BODILESS = frozenset({204, 304})
 """Final statuses whose answers have no body, whatever their head says."""
 
@@ -36,6 +38,7 @@ def status_line(status: int) -> bytes:
 class AnswerHead:
     """A replica's answer head, read once: `lines` are the headers that the caller gets, flat and ready to be joined.
 
+    `authority` is the replica's own host and port, which callers must not learn.
     `length` is the body's length if the replica said it; `framed` says whether its end can be told without the
     connection's; `events` whether it is an event stream whose events can be read;
     `encoded` whether the body is compressed.
@@ -43,7 +46,7 @@ class AnswerHead:
 
     __slots__ = ("encoded", "events", "framed", "length", "lines", "status")
 
-    def __init__(self, status: int, headers: Headers) -> None:
+    def __init__(self, status: int, headers: Headers, authority: bytes = b"") -> None:
         self.status = status
         self.length: int | None = None
         self.framed = status in BODILESS
@@ -53,13 +56,15 @@ class AnswerHead:
         connection = b""
         for name, value in headers:
             lower = name.lower()
-            if lower in DROPPED_FROM_ANSWERS:
+            if lower in _LOOKED_AT:
                 if lower == b"content-length":
                     self.length, self.framed = int(value), True
                 elif lower == b"transfer-encoding":
                     self.framed = True
                 elif lower == b"connection":
                     connection = connection + b"," + value if connection else value
+                elif lower in LOCATIONS and (path := path_of(value, authority)):
+                    self.lines += (name, b": ", path, b"\r\n")
                 continue
             if lower == b"content-type":
                 self.events = 200 <= status < 300 and value[:17].lower() == b"text/event-stream"
@@ -78,6 +83,22 @@ class AnswerHead:
     def drop(self, *names: bytes) -> None:
         """Leave out the headers with these lower-case names."""
         self.lines = without(self.lines, names)
+
+
+def path_of(location: bytes, authority: bytes) -> bytes:
+    """A `Location` as a caller of the gateway can follow it: without the replica's `authority`, empty if it is foreign.
+
+    What names no host is left as it is.
+    """
+    scheme, mark, rest = location.partition(b"//")
+    if not mark or scheme.lower() not in (b"", b"http:", b"https:"):
+        return b"" if b"://" in location.partition(b"?")[0] else location
+    if not rest.lower().startswith(authority.lower()):
+        return b""
+    path = rest[len(authority) :]
+    if not path:
+        return b"/"
+    return path if path.startswith(b"/") and not path.startswith(b"//") else b""
 
 
 def without(lines: list[bytes], names: Collection[bytes]) -> list[bytes]:

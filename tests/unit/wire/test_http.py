@@ -54,6 +54,22 @@ def test_headers_are_kept_in_order_but_for_those_of_the_connection(
     assert (head.length, head.framed, head.events) == (None, False, False)
 
 
+@pytest.mark.parametrize(
+    ("location", "passed_on"),
+    [
+        (b"http://10.0.0.5:8000/v1/x?a=//b", b"/v1/x?a=//b"), (b"HTTPS://10.0.0.5:8000/", b"/"),
+        (b"//10.0.0.5:8000/x", b"/x"), (b"http://10.0.0.5:8000", b"/"), (b"/v1/x", b"/v1/x"), (b"x?u=http://a/b", b"x?u=http://a/b"),
+        (b"http://10.0.0.5:80001/x", None), (b"http://10.0.0.5:8000.evil/x", None), (b"http://other/x", None),
+        (b"http://10.0.0.5:8000//evil/x", None), (b"ftp://10.0.0.5:8000/x", None), (b"http://a@10.0.0.5:8000/x", None),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", [b"Location", b"content-location"])
+def test_a_location_never_tells_where_a_replica_is(name: bytes, location: bytes, passed_on: bytes | None) -> None:
+    lines = AnswerHead(307, [(name, location), (b"X-A", b"1")], b"10.0.0.5:8000").lines
+    expected = [(b"X-A", b"1")] if passed_on is None else [(name, passed_on), (b"X-A", b"1")]
+    assert lines == flat(expected)
+
+
 @given(
     named=st.lists(st.sampled_from([b"x-a", b"etag", b"x-not-there"]), max_size=3),
     plain=st.lists(st.sampled_from([b"close", b"keep-alive", b"Keep-Alive"]), max_size=1),

@@ -1,0 +1,22 @@
+"""Where a request goes after a first replica has failed it."""
+
+from poise.core.replica import ReplicaAddress, ReplicaSpec
+from support.apis import CHAT
+from support.gateway import gateway
+from support.http_bytes import request
+from support.scripted_replica import Exchange, ScriptedReplica
+from support.scripts import answers, answers_error
+
+ASK = request(body=CHAT.request_body(stream=False))
+
+
+async def test_a_replica_that_joined_in_a_failed_ones_place_has_not_been_tried() -> None:
+    async def leaves_and_refuses(exchange: Exchange) -> None:
+        poise.fleet.leave("r1")
+        poise.fleet.join(ReplicaSpec("newcomer", ReplicaAddress("127.0.0.1", newcomer.port)))
+        await answers_error(503)(exchange)
+
+    async with ScriptedReplica(answers()) as newcomer, ScriptedReplica(leaves_and_refuses) as leaving:
+        async with gateway(leaving) as poise:
+            got = await poise.ask(ASK)
+            assert (got.status, got.value("x-poise-replica")) == (200, b"newcomer")
