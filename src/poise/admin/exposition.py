@@ -35,24 +35,40 @@ class Family:
 def write_samples(family: Family, samples: Iterable[Sample]) -> Iterator[str]:
     """The lines of a counter or gauge, each with its line end.
 
-    Label values are written as they are: names that Poise made or checked, which need no escaping.
+    Label values are written as they are: see `escaped`.
     """
     yield _head(family)
-    pairs = ",".join(f'{label}="%s"' for label in family.labels)
+    pairs = _pairs(family)
     line = f"{family.name}{{{pairs}}} %s\n" if pairs else f"{family.name} %s\n"
     for values, value in samples:
         if value is not None:
             yield line % (*values, value)
 
 
-def write_histogram(family: Family, histogram: Histogram) -> Iterator[str]:
-    """The lines of a histogram without labels."""
+def write_histograms(family: Family, histograms: Iterable[tuple[Sequence[str], Histogram]]) -> Iterator[str]:
+    """The lines of one histogram for each set of label values."""
     yield _head(family)
-    *below, count = accumulate(histogram.counts)
-    for bound, total in zip(histogram.buckets, below, strict=True):
-        yield f'{family.name}_bucket{{le="{bound}"}} {total}\n'
-    yield f'{family.name}_bucket{{le="+Inf"}} {count}\n'
-    yield f"{family.name}_sum {histogram.total}\n{family.name}_count {count}\n"
+    for values, histogram in histograms:
+        pairs = _pairs(family) % tuple(values)
+        begin, labels = (f"{pairs},", f"{{{pairs}}}") if pairs else ("", "")
+        bucket = f'{family.name}_bucket{{{begin}le="'
+        *below, count = accumulate(histogram.counts)
+        for bound, total in zip(histogram.buckets, below, strict=True):
+            yield f'{bucket}{bound}"}} {total}\n'
+        yield f'{bucket}+Inf"}} {count}\n'
+        yield f"{family.name}_sum{labels} {histogram.total}\n{family.name}_count{labels} {count}\n"
+
+
+def escaped(value: str) -> str:
+    """A label value that others have chosen, such as a model's name, as the format wants it.
+
+    Names that Poise made or checked need no escaping.
+    """
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _pairs(family: Family) -> str:
+    return ",".join(f'{label}="%s"' for label in family.labels)
 
 
 def _head(family: Family) -> str:

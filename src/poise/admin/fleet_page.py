@@ -33,6 +33,7 @@ def _replica(replica: Replica, now_s: float) -> dict[str, Any]:
         "gpu_utilisation_ratio": reading and reading.gpu_utilisation_ratio,
         "prefix_queries_tokens": reading and reading.prefix_queries_tokens,
         "prefix_hits_tokens": reading and reading.prefix_hits_tokens,
+        "prefix_hit_ratio": replica.hit_rate.ratio if reading is not None else None,
         "request_time_s": replica.mean_request_time_s,
         "metrics_age_s": None if replica.reading_at_s is None else round(now_s - replica.reading_at_s, 3),
         "scrape_error": replica.scrape_error,

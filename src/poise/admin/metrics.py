@@ -1,17 +1,19 @@
-"""Every metric that the gateway exports, and where its value comes from. Labels are few and bounded: never a model, key
-or session."""
+"""Every metric that the gateway exports, and where its value comes from. Labels are few and bounded: never what a
+caller made up."""
 
 import resource
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from poise import __version__
-from poise.admin.exposition import Family, Kind, Sample, write_histogram, write_samples
+from poise.admin.exposition import Family, Kind, Sample, escaped, write_histograms, write_samples
 from poise.core.replica import ReplicaState
 from poise.fleet.fleet import Fleet
 from poise.fleet.replica import Replica
 from poise.proxy.counters import Counters
+from poise.proxy.request_log import RequestLog
+from poise.proxy.times import ModelTimes
 from poise.report.histogram import Histogram
 
 
@@ -22,6 +24,7 @@ class Sources:
     fleet: Fleet
     counters: Counters
     policy: str
+    log: RequestLog | None = None
 
     @property
     def replicas(self) -> list[Replica]:
@@ -67,6 +70,26 @@ def _ages(sources: Sources, now_s: float) -> Iterable[Sample]:
     return [((r.name,), None if r.reading_at_s is None else now_s - r.reading_at_s) for r in sources.replicas]
 
 
+def _in_comfort_band(sources: Sources, now_s: float) -> Iterable[Sample]:
+    usages = _kv_usages(sources.fleet)
+    least, most = COMFORT_BAND
+    return [((), sum(least <= usage <= most for usage in usages) / len(usages) if usages else None)]
+
+
+def _kv_spread(sources: Sources, now_s: float) -> Iterable[Sample]:
+    usages = _kv_usages(sources.fleet)
+    return [((), max(usages) - min(usages) if usages else None)]
+
+
+def _kv_usages(fleet: Fleet) -> list[float]:
+    readings = [replica.reading for replica in fleet if not replica.leaving]
+    return [r.kv_usage_ratio for r in readings if r is not None and r.kv_usage_ratio is not None]
+
+
+def _lost_lines(sources: Sources, now_s: float) -> Iterable[Sample]:
+    return [((), 0 if sources.log is None else sources.log.lost_lines)]
+
+
 def _cpu_seconds(sources: Sources, now_s: float) -> Iterable[Sample]:
     used = resource.getrusage(resource.RUSAGE_SELF)
     return [((), used.ru_utime + used.ru_stime)]
@@ -79,6 +102,9 @@ def _resident_bytes(sources: Sources, now_s: float) -> Iterable[Sample]:
         return [((), None)]
     return [((), pages * resource.getpagesize())]
 
+
+COMFORT_BAND = (0.6, 0.8)
+"""KV usage below which capacity is wasted, and above which cached prefixes are evicted before they are used again."""
 
 EXPORTS: tuple[Export, ...] = (
     Export(
@@ -113,7 +139,28 @@ EXPORTS: tuple[Export, ...] = (
         lambda c: c.stale_connections,
     ),
     _gateway("poise_prompt_tokens_total", Kind.COUNTER, "Prompt tokens, from usage.", lambda c: c.prompt_tokens),
+    _gateway(
+        "poise_prompt_cached_tokens_total",
+        Kind.COUNTER,
+        "Prompt tokens that the replicas had cached, from usage.",
+        lambda c: c.cached_tokens,
+    ),
     _gateway("poise_output_tokens_total", Kind.COUNTER, "Output tokens, from usage.", lambda c: c.output_tokens),
+    Export(
+        Family(
+            "poise_comfort_band_replicas_ratio",
+            Kind.GAUGE,
+            "Share of the replicas whose KV usage is 0.6 to 0.8, of those that say it.",
+        ),
+        _in_comfort_band,
+    ),
+    Export(
+        Family("poise_kv_usage_spread_ratio", Kind.GAUGE, "Highest less lowest KV usage of all replicas."), _kv_spread
+    ),
+    Export(
+        Family("poise_log_lines_lost_total", Kind.COUNTER, "Lines of the request log that could not be written."),
+        _lost_lines,
+    ),
     Export(
         Family("poise_replica_state", Kind.GAUGE, "1 for the state the replica is in.", ("replica", "state")), _states
     ),
@@ -166,6 +213,12 @@ EXPORTS: tuple[Export, ...] = (
         "Prompt tokens that the replica found in its prefix cache.",
         "prefix_hits_tokens",
     ),
+    _replica(
+        "poise_replica_prefix_hit_ratio",
+        Kind.GAUGE,
+        "Share of recent prompt tokens that were found in its prefix cache; half of its weight is the last 30 s.",
+        lambda r: r.hit_rate.ratio if r.reading is not None else None,
+    ),
     _reading("poise_replica_preemptions_total", Kind.COUNTER, "Requests that lost their KV blocks.", "preemptions"),
     _replica(
         "poise_replica_restarts_total", Kind.COUNTER, "Restarts of the engine that were seen.", lambda r: r.restarts
@@ -192,25 +245,48 @@ EXPORTS: tuple[Export, ...] = (
     Export(Family("process_resident_memory_bytes", Kind.GAUGE, "Memory of the gateway process."), _resident_bytes),
 )
 
-HISTOGRAMS: tuple[tuple[Family, Callable[[Counters], Histogram]], ...] = (
-    (
-        Family("poise_first_output_seconds", Kind.HISTOGRAM, "Time to the first output (TTFT) of a request."),
-        lambda counters: counters.first_output_s,
+
+def _times(name: str, text: str, read: Callable[[ModelTimes], Histogram]) -> "HistogramExport":
+    return HistogramExport(
+        Family(name, Kind.HISTOGRAM, text, ("model",)),
+        lambda counters: [((escaped(model),), read(times)) for model, times in counters.times],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramExport:
+    """A family of histograms, and how they are found."""
+
+    family: Family
+    read: Callable[[Counters], Iterable[tuple[Sequence[str], Histogram]]]
+
+
+HISTOGRAMS: tuple[HistogramExport, ...] = (
+    _times(
+        "poise_first_output_seconds",
+        "Time from a request to the first output of its answer (TTFT).",
+        lambda times: times.first_output_s,
     ),
-    (
-        Family("poise_end_to_end_seconds", Kind.HISTOGRAM, "Time from a request to the end of its answer."),
-        lambda counters: counters.end_to_end_s,
+    _times(
+        "poise_output_token_seconds",
+        "Mean time of the output tokens after the first (TPOT) of a complete stream, tokens from usage.",
+        lambda times: times.output_token_s,
     ),
-    (
+    _times(
+        "poise_end_to_end_seconds",
+        "Time from a request to the end of its complete answer.",
+        lambda times: times.end_to_end_s,
+    ),
+    HistogramExport(
         Family("poise_decision_seconds", Kind.HISTOGRAM, "Time that choosing a replica took."),
-        lambda counters: counters.decision_s,
+        lambda counters: [((), counters.decision_s)],
     ),
 )
 
 
 def families() -> list[Family]:
     """Every metric, in the order of the page."""
-    return [export.family for export in EXPORTS] + [family for family, _ in HISTOGRAMS]
+    return [export.family for export in EXPORTS] + [export.family for export in HISTOGRAMS]
 
 
 def metrics_page(sources: Sources, now_s: float) -> bytes:
@@ -218,6 +294,6 @@ def metrics_page(sources: Sources, now_s: float) -> bytes:
     lines: list[str] = []
     for export in EXPORTS:
         lines += write_samples(export.family, export.read(sources, now_s))
-    for family, read in HISTOGRAMS:
-        lines += write_histogram(family, read(sources.counters))
+    for histograms in HISTOGRAMS:
+        lines += write_histograms(histograms.family, histograms.read(sources.counters))
     return "".join(lines).encode()

@@ -56,7 +56,9 @@ class Gateway:
             models=self.poller.catalog,
             log=self._request_log,
         )
-        self._sources = Sources(self.fleet, self.data_path.counters, policy_name(settings.policy.name))
+        self._sources = Sources(
+            self.fleet, self.data_path.counters, policy_name(settings.policy.name), self._request_log
+        )
         self._parts = AsyncExitStack()
         self._tasks = TaskGroupOwner()
 

@@ -1,6 +1,6 @@
 """The one writer of replica state: proxy, poller and admin report facts here, policies read what comes of them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from poise.core.errors import ConfigError
@@ -127,6 +127,11 @@ class Fleet:
         """
         return self._pools.get(model, self._everyone)
 
+    @property
+    def served_models(self) -> Collection[str | None]:
+        """Every model that is known to be served; a view, for asking whether it holds one."""
+        return self._pools.keys()
+
     def models(self) -> dict[str, list[Replica]]:
         """Every model that is known to be served, sorted by name, and who serves it."""
         served: dict[str, list[Replica]] = {}
@@ -187,6 +192,7 @@ class Fleet:
         self._follow_output(replica, reading.generation_tokens, now_s)
         replica.since_poll.scrape_applied()
         replica.reading, replica.reading_at_s = reading, now_s
+        replica.hit_rate.read(reading.prefix_queries_tokens, reading.prefix_hits_tokens, now_s)
         replica.failed_scrapes, replica.scrape_error = 0, None
         if reading.asleep is not None and replica.state in (ReplicaState.READY, ReplicaState.ASLEEP):
             replica.state = ReplicaState.ASLEEP if reading.asleep else ReplicaState.READY

@@ -6,6 +6,7 @@ from poise.core.reading import LoadReading
 from poise.core.replica import ReplicaSpec, ReplicaState
 from poise.core.request import Outcome
 from poise.fleet.charges import SinceLastPoll
+from poise.fleet.hit_rate import HitRate
 from poise.fleet.terms import UNKNOWN, Terms
 
 
@@ -17,10 +18,10 @@ class Replica:
     """
 
     __slots__ = (
-        "available", "failed_scrapes", "generated_tokens", "gpu", "in_flight", "kv", "last_dispatch", "leaving",
-        "max_concurrency", "mean_request_time_s", "models", "name", "outcomes", "prefill_tokens", "progress_at_s",
-        "queue", "reading", "reading_at_s", "request_time_s", "restarts", "scrape_error", "seed", "since_poll", "slot",
-        "spec", "state", "terms",
+        "available", "failed_scrapes", "generated_tokens", "gpu", "hit_rate", "in_flight", "kv", "last_dispatch",
+        "leaving", "max_concurrency", "mean_request_time_s", "models", "name", "outcomes", "prefill_tokens",
+        "progress_at_s", "queue", "reading", "reading_at_s", "request_time_s", "restarts", "scrape_error", "seed",
+        "since_poll", "slot", "spec", "state", "terms",
     )  # fmt: skip
 
     def __init__(self, spec: ReplicaSpec, slot: int) -> None:
@@ -45,6 +46,7 @@ class Replica:
         self.reading: LoadReading | None = None
         """The last reading that is not stale."""
         self.reading_at_s: float | None = None
+        self.hit_rate = HitRate()
         self.since_poll = SinceLastPoll()
         self.failed_scrapes = 0
         self.scrape_error: str | None = None

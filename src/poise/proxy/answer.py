@@ -85,7 +85,7 @@ class PlainAnswer:
     def _commit(self, body: bytes, *, whole: bool) -> None:
         self.committed = True
         head, exchange = self._head, self._exchange
-        exchange.first_output()
+        exchange.first_output(self._status)
         length = -1 if head.bodiless else len(body) if whole else head.length
         exchange.out.answer(head, body, length=length)
 
@@ -137,8 +137,8 @@ class StreamAnswer:
         held = self._held[0] if len(self._held) == 1 else b"".join(self._held)
         self._held.clear()
         self.committed = True
-        self._exchange.first_output()
         head = self._head
+        self._exchange.first_output(head.status)
         head.drop(b"cache-control", b"x-accel-buffering")
         self._exchange.out.stream_head(head.status, head.lines)
         self._pass_on(held, block)

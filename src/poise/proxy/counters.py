@@ -2,15 +2,16 @@
 
 from collections import Counter
 
-from poise.report.histogram import DECISION_BUCKETS_S, LATENCY_BUCKETS_S, Histogram
+from poise.proxy.times import TimesByModel
+from poise.report.histogram import DECISION_BUCKETS_S, Histogram
 
 
 class Counters:
     """Totals since the process started. Written by the data path only."""
 
     __slots__ = (
-        "buffered_bytes", "client_connections", "decision_s", "end_to_end_s", "first_output_s", "in_flight",
-        "output_tokens", "prompt_tokens", "refusals", "requests", "retries", "stale_connections",
+        "buffered_bytes", "cached_tokens", "client_connections", "decision_s", "in_flight", "output_tokens",
+        "prompt_tokens", "refusals", "requests", "retries", "stale_connections", "times",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -26,7 +27,8 @@ class Counters:
         self.client_connections = 0
         self.buffered_bytes = 0
         self.prompt_tokens = 0
+        self.cached_tokens = 0
+        """Prompt tokens that replicas did not compute again."""
         self.output_tokens = 0
-        self.first_output_s = Histogram(LATENCY_BUCKETS_S)
-        self.end_to_end_s = Histogram(LATENCY_BUCKETS_S)
+        self.times = TimesByModel()
         self.decision_s = Histogram(DECISION_BUCKETS_S)

@@ -163,7 +163,7 @@ class DataPath:
             self.log.write(
                 RequestLine(
                     request.request_id.decode(), route, "refused", refusal.status, None, None, 0, None, False,
-                    request.key_name, None, 0.0, None, None, refusal.code,
+                    request.key_name, None, None, 0.0, None, None, None, refusal.code,
                 )
             )  # fmt: skip
 
@@ -173,6 +173,7 @@ class DataPath:
 
     async def _keep_time(self) -> None:
         while True:
+            self.counters.times.follow(self.fleet.served_models)
             await asyncio.sleep(TICK_S)
             now_s = monotonic()
             for client in tuple(self.clients):

@@ -8,6 +8,7 @@ from poise.core.errors import Refusal
 from poise.core.request import Outcome, RequestFacts
 from poise.proxy.answer import PlainAnswer, StreamAnswer
 from poise.proxy.attempt import Attempt
+from poise.proxy.ended import note_end
 from poise.proxy.request_log import RequestLine
 from poise.proxy.retry import MALFORMED, STALE, STOPPED, TIMED_OUT, Failure, FailureKind
 from poise.wire.answers import RefusedInStream, Usage
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from poise.proxy.client import ClientConnection
     from poise.proxy.data_path import DataPath
     from poise.proxy.request import IncomingRequest
+    from poise.proxy.routes import Route
     from poise.proxy.upstream import UpstreamConnection
 
 NO_REPLICA = Refusal(503, "no_replica", "no replica can take the request now", "gateway", retry_after_s=1)
@@ -50,7 +52,7 @@ class Exchange:
 
     __slots__ = (
         "_attempt", "_attempts", "_client", "_facts", "_first_output_s", "_kept", "_last_refusal", "_path",
-        "_quiet_since_s", "_request", "_started_s", "_tried", "_until_s", "active", "answer", "out",
+        "_queue_s", "_quiet_since_s", "_request", "_started_s", "_tried", "_until_s", "active", "answer", "out",
         "request_generates", "stage", "usage",
     )  # fmt: skip
 
@@ -76,6 +78,8 @@ class Exchange:
         self._kept: tuple[PlainAnswer, Attempt] | None = None
         """A replica's own 5xx: passed on if nobody does better."""
         self._last_refusal: Refusal | None = None
+        self._queue_s: float | None = None
+        """How long the request waited before it was sent anywhere."""
         self._first_output_s: float | None = None
         self._started_s = self._quiet_since_s = monotonic()
         self._until_s = 0.0
@@ -103,6 +107,8 @@ class Exchange:
         now_s = monotonic()
         path.counters.decision_s.observe(now_s - began_s)
         if replica is not None:
+            if self._attempts == 0:
+                self._queue_s = now_s - self._started_s
             self._attempts += 1
             self._tried += (replica,)
             self._send_to(replica, decision.reason, now_s)
@@ -154,7 +160,7 @@ class Exchange:
             return
         assert self._attempt is not None
         self._attempt.connection_done()
-        self.first_output()
+        self.first_output(101)
         self.stage = Stage.TUNNELLED
         lines = [status_line(101), *head.lines, b"connection: upgrade\r\nupgrade: websocket\r\n\r\n"]
         self._client.tunnel_to(connection, b"".join(lines), rest)
@@ -219,13 +225,15 @@ class Exchange:
 
     # -- the caller's side
 
-    def first_output(self) -> None:
+    def first_output(self, status: int) -> None:
         """The answer has begun: from here on the request is committed to its replica."""
         now_s = monotonic()
         self.stage = Stage.ANSWERING
         self._quiet_since_s = now_s
-        self._first_output_s = now_s - self._started_s
-        self._path.counters.first_output_s.observe(self._first_output_s)
+        self._first_output_s = first_output_s = now_s - self._started_s
+        route = self._request.route
+        if status < 400 and route is not None and route.timed:
+            self._path.counters.times.of(self._facts.model).first_output_s.observe(first_output_s)
         if self._attempt is not None:
             self._attempt.first_output(now_s)
         self._client.release_body(self._request)
@@ -343,27 +351,16 @@ class Exchange:
         self._settle(outcome)
         self.stage = Stage.ENDED
         self.answer = self._kept = None  # answers hold the exchange: without the ring, no garbage to collect
-        path, request = self._path, self._request
-        counters = path.counters
-        duration_s = monotonic() - self._started_s
-        counters.in_flight -= 1
-        route = request.route
+        request, route = self._request, self._request.route
         assert route is not None
-        counters.requests[route.name, outcome] += 1
-        counters.end_to_end_s.observe(duration_s)
-        usage = self.usage
-        if usage is not None:
-            counters.prompt_tokens += usage[0] or 0
-            counters.output_tokens += usage[1] or 0
-        if path.log is not None:
-            path.log.write(self._line(outcome, status, duration_s, error))
+        note_end(self._path, self._line(route, outcome, status, error), route)
         self._client.exchange_ended(request)
 
-    def _line(self, outcome: Outcome, status: int, duration_s: float, error: str | None) -> RequestLine:
-        request, facts, route = self._request, self._facts, self._request.route
-        prompt_tokens, output_tokens = self.usage or (None, None)
+    def _line(self, route: "Route", outcome: Outcome, status: int, error: str | None) -> RequestLine:
+        request, facts = self._request, self._facts
+        prompt_tokens, output_tokens, cached_tokens = self.usage or (None, None, None)
         return RequestLine(
-            request.request_id.decode(), route.name if route else "", outcome, status, self.out.replica,
-            self.out.reason or None, self._attempts, facts.model, facts.stream, request.key_name, self._first_output_s,
-            duration_s, prompt_tokens, output_tokens, error,
+            request.request_id.decode(), route.name, outcome, status, self.out.replica, self.out.reason or None,
+            self._attempts, facts.model, facts.stream, request.key_name, self._queue_s, self._first_output_s,
+            monotonic() - self._started_s, prompt_tokens, cached_tokens, output_tokens, error,
         )  # fmt: skip

@@ -1,15 +1,16 @@
 """One JSON line for each request, written in batches so that a line costs the hot path one append."""
 
-import sys
-from typing import BinaryIO
-
 import msgspec
 
 from poise.core.clock import wall_time_s
+from poise.proxy.log_file import LogFile
 
 
 class RequestLine(msgspec.Struct, gc=False):
-    """What is logged of one request. Times in seconds; `at` is wall time at its end (Unix seconds)."""
+    """What is logged of one request. Times in seconds; `at` is wall time at its end (Unix seconds).
+
+    `queue_s` is the time before it was sent anywhere, None if it never was. Token counts are the replica's own.
+    """
 
     request_id: str
     route: str
@@ -21,30 +22,42 @@ class RequestLine(msgspec.Struct, gc=False):
     model: str | None
     stream: bool
     key: str | None
+    queue_s: float | None
     first_output_s: float | None
     duration_s: float
     prompt_tokens: int | None
+    cached_tokens: int | None
     output_tokens: int | None
     error: str | None = None
     at: float = 0.0
 
 
 class RequestLog:
-    """Collects lines and writes them to a file (`-` is standard error) when `flush` is called.
+    """Collects lines and hands them to a file (`-` is standard error) when `flush` is called.
 
-    A disk that fails loses log lines, never a request: the first failure is kept in `error`.
+    A disk that fails loses log lines, never a request. Raises `OSError` if the file cannot be opened.
     """
 
     def __init__(self, path: str) -> None:
-        self._file: BinaryIO = sys.stderr.buffer if path == "-" else open(path, "ab", buffering=0)  # noqa: SIM115
-        self._owned = path != "-"
+        self._file = LogFile(path)
         self._lines: list[RequestLine] = []
         self._encoder = msgspec.json.Encoder()
         self.write = self._lines.append
-        self.error: OSError | None = None
+        self.reopen = self._file.reopen
+        """For whoever rotates the file: go on in one with the same name."""
+
+    @property
+    def error(self) -> OSError | None:
+        """The first failure of the disk, None if there was none."""
+        return self._file.error
+
+    @property
+    def lost_lines(self) -> int:
+        """Lines that were not written."""
+        return self._file.lost_lines
 
     def flush(self) -> None:
-        """Write what was collected."""
+        """Have what was collected written."""
         if not self._lines:
             return
         now = wall_time_s()
@@ -52,14 +65,9 @@ class RequestLog:
             line.at = now
         block = self._encoder.encode_lines(self._lines)
         self._lines.clear()
-        try:
-            self._file.write(block)
-            self._file.flush()
-        except OSError as error:
-            self.error = self.error or error
+        self._file.append(block)
 
     def close(self) -> None:
         """Write what is left and close the file."""
         self.flush()
-        if self._owned:
-            self._file.close()
+        self._file.close()

@@ -11,7 +11,8 @@ class Route:
     """One path that the data port knows.
 
     `reads_json`: the body is JSON and names model, session and prompt. `generates`: the answer is JSON with finish
-    reasons, held until it is known not to have been aborted. `local`: the gateway answers itself.
+    reasons, held until it is known not to have been aborted. `local`: the gateway answers itself. `timed`: its times
+    count as the model's, as those of routes that run no model do not.
     """
 
     name: str
@@ -19,14 +20,15 @@ class Route:
     reads_json: bool = True
     generates: bool = False
     local: bool = False
+    timed: bool = True
     stream_end: StreamEnd = StreamEnd.ANY
 
 
 _CHAT = Route("chat", generates=True, stream_end=StreamEnd.DONE)
 _COMPLETIONS = Route("completions", generates=True, stream_end=StreamEnd.DONE)
 _RESPONSES = Route("responses", generates=True, stream_end=StreamEnd.RESPONSE_COMPLETED)
-_STORED_RESPONSE = Route("responses", methods=(b"GET", b"DELETE"), reads_json=False)
-_CANCEL_RESPONSE = Route("responses", reads_json=False)
+_STORED_RESPONSE = Route("responses", methods=(b"GET", b"DELETE"), reads_json=False, timed=False)
+_CANCEL_RESPONSE = Route("responses", reads_json=False, timed=False)
 _MESSAGES = Route("messages", generates=True, stream_end=StreamEnd.MESSAGE_STOP)
 _EMBEDDINGS = Route("embeddings")
 _RERANK = Route("rerank")
@@ -43,7 +45,7 @@ ROUTES: dict[bytes, Route] = {
     b"/v1/embeddings": _EMBEDDINGS,
     b"/v1/responses": _RESPONSES,
     b"/v1/messages": _MESSAGES,
-    b"/v1/messages/count_tokens": Route("count_tokens"),
+    b"/v1/messages/count_tokens": Route("count_tokens", timed=False),
     b"/v1/rerank": _RERANK,
     b"/v2/rerank": _RERANK,
     b"/rerank": _RERANK,
@@ -52,15 +54,15 @@ ROUTES: dict[bytes, Route] = {
     b"/v1/classify": _CLASSIFY,
     b"/classify": _CLASSIFY,
     b"/pooling": Route("pooling"),
-    b"/tokenize": Route("tokenize"),
-    b"/detokenize": Route("detokenize"),
+    b"/tokenize": Route("tokenize", timed=False),
+    b"/detokenize": Route("detokenize", timed=False),
     b"/v1/audio/transcriptions": _AUDIO_FORM,
     b"/v1/audio/translations": _AUDIO_FORM,
     b"/v1/audio/speech": Route("speech"),
     b"/v1/images/generations": Route("images"),
     b"/v1/images/edits": _IMAGE_FORM,
     b"/v1/images/variations": _IMAGE_FORM,
-    b"/v1/realtime": Route("realtime", methods=(b"GET",), reads_json=False),
+    b"/v1/realtime": Route("realtime", methods=(b"GET",), reads_json=False, timed=False),
     b"/v1/models": _MODEL,
     b"/health": Route("health", methods=_GET, reads_json=False, local=True),
     b"/ready": Route("ready", methods=_GET, reads_json=False, local=True),

@@ -17,13 +17,22 @@ class Event(msgspec.Struct):
     type: str | None = None
 
 
+class PromptDetails(msgspec.Struct):
+    """How much of the prompt was not computed again."""
+
+    cached_tokens: int | None = None
+
+
 class TokenUsage(msgspec.Struct):
-    """Token counts under the names of the chat API (first two) and of the responses and messages APIs."""
+    """Token counts under the names of the chat API (first three) and of the responses and messages APIs."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    prompt_tokens_details: msgspec.Raw = msgspec.Raw(b"")
     input_tokens: int | None = None
     output_tokens: int | None = None
+    input_tokens_details: msgspec.Raw = msgspec.Raw(b"")
+    cache_read_input_tokens: int | None = None
 
 
 class Choice(msgspec.Struct):
@@ -56,3 +65,4 @@ decode_event = msgspec.json.Decoder(Event).decode
 decode_error = msgspec.json.Decoder(ErrorBody).decode
 decode_plain = msgspec.json.Decoder(PlainBody).decode
 decode_usage = msgspec.json.Decoder(UsageEvent).decode
+decode_details = msgspec.json.Decoder(PromptDetails).decode

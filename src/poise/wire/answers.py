@@ -8,13 +8,22 @@ from dataclasses import dataclass
 
 import msgspec
 
-from poise.wire.answer_schema import Event, TokenUsage, decode_error, decode_event, decode_plain, decode_usage
+from poise.wire.answer_schema import (
+    Event,
+    TokenUsage,
+    decode_details,
+    decode_error,
+    decode_event,
+    decode_plain,
+    decode_usage,
+)
 from poise.wire.sse import event_lines
 
 UNREADABLE = (msgspec.DecodeError, RecursionError)
 """What reading hostile JSON raises."""
-Usage = tuple[int | None, int | None]
-"""Prompt and output tokens as the replica counted them, None where it did not say."""
+Usage = tuple[int | None, int | None, int | None]
+"""Prompt and output tokens as the replica counted them, and how many of the prompt's it had cached, None where it did
+not say."""
 
 NO_OUTPUT_TYPES = frozenset({"response.created", "response.in_progress", "response.queued", "ping"})
 """Event types that a server sends before the model has produced anything."""
@@ -106,4 +115,16 @@ def _broken_off(body: bytes) -> bool:
 
 def _counts(usage: TokenUsage) -> Usage:
     prompt, output = usage.prompt_tokens, usage.completion_tokens
-    return usage.input_tokens if prompt is None else prompt, usage.output_tokens if output is None else output
+    details = usage.prompt_tokens_details or usage.input_tokens_details
+    return (
+        usage.input_tokens if prompt is None else prompt,
+        usage.output_tokens if output is None else output,
+        _cached(details) if details else usage.cache_read_input_tokens,
+    )
+
+
+def _cached(details: msgspec.Raw) -> int | None:
+    try:
+        return decode_details(details).cached_tokens
+    except UNREADABLE:
+        return None

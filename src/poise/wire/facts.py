@@ -40,6 +40,8 @@ tokens of cache to lose."""
 DECODED_BODY_BYTES = 4 * 1024 * 1024
 """Larger bodies carry media: a million tokens of text fit below. Their prompt is not decoded, which bounds the time
 and memory that a hostile body such as `[{},{},...]` can cost."""
+MODEL_NAME_CHARS = 256
+"""A longer name is cut: no model is called so, and what a caller invents must not fill logs and memory."""
 OUTPUT_LIMIT_TOKENS = 2**31
 """Larger limits count as this, to keep sums of them exact."""
 
@@ -68,7 +70,10 @@ def facts_from_json(body: bytes, session_key: bytes | None, user_key: bytes | No
     if limit is not None:
         limit = min(limit, OUTPUT_LIMIT_TOKENS) if limit > 0 else None
     tokens += len(fields.tools) // BYTES_PER_TOKEN
-    return RequestFacts(fields.model, fields.stream is True, session, tokens, limit)
+    model = fields.model
+    if model is not None and len(model) > MODEL_NAME_CHARS:
+        model = model[:MODEL_NAME_CHARS] + "\N{HORIZONTAL ELLIPSIS}"
+    return RequestFacts(model, fields.stream is True, session, tokens, limit)
 
 
 def facts_without_json(session_key: bytes | None) -> RequestFacts:

@@ -110,9 +110,32 @@ def test_the_last_usage_is_found_under_every_name(
     event = data({"response": usage} if inside else usage)
     first = data({"usage": {"prompt_tokens": 1, "completion_tokens": 1}})
     later = [*after, data({"usage": None}), data({"usage": "?"}), b'data: {"usage"\n\n', DONE]
-    assert stream_usage(b"".join([*before, first, event, *later])) == (prompt, output)
+    assert stream_usage(b"".join([*before, first, event, *later])) == (prompt, output, None)
     if not inside:
-        assert plain_verdict(to_json(usage)) == (False, (prompt, output))
+        assert plain_verdict(to_json(usage)) == (False, (prompt, output, None))
+
+
+CACHED_NAMES = {
+    "chat": ("prompt_tokens_details", "cached_tokens"),
+    "responses": ("input_tokens_details", "cached_tokens"),
+    "messages": ("cache_read_input_tokens",),
+}
+
+
+@pytest.mark.parametrize("name", CACHED_NAMES)
+@given(cached=counts)
+def test_cached_tokens_are_found_under_every_name(name: str, cached: int | None) -> None:
+    said: Any = cached
+    for part in reversed(CACHED_NAMES[name]):
+        said = {part: said}
+    usage = {"usage": {"input_tokens": 11, "output_tokens": 7, **said}}
+    assert stream_usage(data(usage)) == (11, 7, cached)
+
+
+@pytest.mark.parametrize("details", [None, 5, "x", [], {}, {"cached_tokens": "x"}, {"cached_tokens": None}])
+def test_details_that_make_no_sense_cost_only_themselves(details: object) -> None:
+    usage = {"usage": {"prompt_tokens": 11, "completion_tokens": 7, "prompt_tokens_details": details}}
+    assert plain_verdict(to_json(usage)) == (False, (11, 7, None))
 
 
 @given(before=silence)
@@ -125,9 +148,9 @@ def test_no_usage_is_unknown(before: list[bytes]) -> None:
 
 @by_name
 def test_a_plain_answer_that_the_engine_broke_off(api: Api) -> None:
-    assert plain_verdict(to_json(api.plain)) == (False, (11, 7))
+    assert plain_verdict(to_json(api.plain)) == (False, (11, 7, None))
     if api.plain_aborted is not None:
-        assert plain_verdict(to_json(api.plain_aborted)) == (True, (11, 7))
+        assert plain_verdict(to_json(api.plain_aborted)) == (True, (11, 7, None))
 
 
 @given(reasons=st.lists(st.sampled_from(["stop", "length", "abort", "tool_calls", None]), max_size=5))

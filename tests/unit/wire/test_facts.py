@@ -14,6 +14,7 @@ from poise.wire.body_schema import Body, decode_body
 from poise.wire.facts import (
     COMPLETION_HEAD_BYTES,
     DECODED_BODY_BYTES,
+    MODEL_NAME_CHARS,
     _decode_by_field,
     facts_from_json,
     facts_without_json,
@@ -71,6 +72,13 @@ def text_part(text: str, **fields: Any) -> dict[str, Any]:
 )
 def test_plain_fields(fields: dict[str, Any], expected: RequestFacts) -> None:
     assert facts(fields) == expected
+
+
+@given(length=st.integers(0, 2000))
+def test_a_model_name_of_any_length_is_kept_short(length: int) -> None:
+    model = facts({"model": "x" * length}).model
+    assert model is not None
+    assert model == "x" * length if length <= MODEL_NAME_CHARS else model == "x" * MODEL_NAME_CHARS + "…"
 
 
 def test_one_odd_field_does_not_hide_the_others() -> None:

@@ -28,7 +28,7 @@ from support.apis import (
 from support.http_bytes import to_json
 
 CHAT_USAGE = chat_event(None, usage=USAGE)
-COUNTED: Usage = (11, 7)
+COUNTED: Usage = (11, 7, None)
 ENDS = {api.name: ROUTES[api.path.encode()].stream_end for api in APIS}
 
 Block = bytes
@@ -185,7 +185,7 @@ def test_the_last_usage_counts() -> None:
     counts = [{"prompt_tokens": 11, "completion_tokens": number} for number in range(5)]
     events = [chat_event({"content": "x"}, usage=usage) for usage in counts]
     for reads in (events, [b"".join(events)], [*events, COMMENT]):
-        assert say_all(StreamEnd.DONE, reads, quick=False).usage == (11, 4)
+        assert say_all(StreamEnd.DONE, reads, quick=False).usage == (11, 4, None)
 
 
 def test_memory_does_not_grow_with_the_stream() -> None:

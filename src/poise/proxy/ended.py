@@ -1,0 +1,30 @@
+"""What is written down of a request that has ended: counted once, and logged in one line."""
+
+from typing import TYPE_CHECKING, Final
+
+from poise.core.request import Outcome
+from poise.proxy.request_log import RequestLine
+
+if TYPE_CHECKING:
+    from poise.proxy.data_path import DataPath
+    from poise.proxy.routes import Route
+
+_COMPLETED: Final = Outcome.COMPLETED
+
+
+def note_end(path: "DataPath", line: RequestLine, route: "Route") -> None:
+    """Count the request that `line` tells of, and log it. Said once of every exchange."""
+    counters = path.counters
+    counters.in_flight -= 1
+    counters.requests[line.route, line.outcome] += 1
+    counters.prompt_tokens += line.prompt_tokens or 0
+    counters.cached_tokens += line.cached_tokens or 0
+    counters.output_tokens += line.output_tokens or 0
+    if route.timed and line.outcome is _COMPLETED:
+        times = counters.times.of(line.model)
+        times.end_to_end_s.observe(line.duration_s)
+        tokens, first_output_s = line.output_tokens, line.first_output_s
+        if line.stream and tokens is not None and tokens > 1 and first_output_s is not None:
+            times.output_token_s.observe((line.duration_s - first_output_s) / (tokens - 1))
+    if path.log is not None:
+        path.log.write(line)
