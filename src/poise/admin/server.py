@@ -9,6 +9,7 @@ from http import HTTPStatus
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -16,14 +17,18 @@ from starlette.routing import Route
 from poise.admin.control import Membership, control_routes, problem, refused
 from poise.admin.exposition import CONTENT_TYPE
 from poise.admin.fleet_page import fleet_page
+from poise.admin.guard import AdminGuard
 from poise.admin.metrics import Sources, metrics_page
 from poise.core.clock import monotonic_s
 from poise.core.errors import PoiseError
+from poise.core.secret import Secret
 from poise.core.tasks import TaskGroupOwner
 
 
-def admin_app(sources: Sources, is_ready: Callable[[], bool], membership: Membership) -> Starlette:
-    """The pages of the admin port. `is_ready` says whether a request could be placed now."""
+def admin_app(
+    sources: Sources, is_ready: Callable[[], bool], membership: Membership, key: Secret | None = None
+) -> Starlette:
+    """The pages of the admin port. `is_ready` says whether a request could be placed now. `key`: see `AdminGuard`."""
 
     def metrics(_: Request) -> Response:
         return Response(metrics_page(sources, monotonic_s()), media_type=CONTENT_TYPE)
@@ -40,6 +45,7 @@ def admin_app(sources: Sources, is_ready: Callable[[], bool], membership: Member
     pages = {"/metrics": metrics, "/healthz": healthz, "/readyz": readyz, "/api/fleet": fleet}
     return Starlette(
         routes=[*(Route(path, _inline(page)) for path, page in pages.items()), *control_routes(membership)],
+        middleware=[Middleware(AdminGuard, key=key)],
         exception_handlers={HTTPException: _error, PoiseError: refused},
     )
 

@@ -1,6 +1,7 @@
 """The composition root: builds every part of the gateway, and owns the order in which they start and stop."""
 
 import asyncio
+import os
 import socket
 from contextlib import AsyncExitStack
 from random import Random
@@ -8,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 import structlog
+from starlette.applications import Starlette
 
 from poise.admin.metrics import Sources
 from poise.admin.server import AdminServer, admin_app
@@ -17,7 +19,7 @@ from poise.app.membership import Membership
 from poise.app.reload import Reloader
 from poise.config.changes import needs_restart
 from poise.config.load import ConfigInputs
-from poise.config.parts import data_path_settings, key_ring, policy, replica_specs, telemetry_settings
+from poise.config.parts import admin_key, data_path_settings, key_ring, policy, replica_specs, telemetry_settings
 from poise.config.settings import Settings
 from poise.core.errors import ConfigError
 from poise.core.tasks import TaskGroupOwner
@@ -42,6 +44,8 @@ class Gateway:
         _check_replicas(settings)
         self.settings = self._started_with = settings
         self._random = random or Random()
+        self._environment = os.environ if inputs is None else inputs.environment
+        self._admin_key = admin_key(settings, self._environment)
         self._reloader = None if inputs is None else Reloader(inputs, self.apply)
         self.fleet = Fleet(kv_throttle_ratio=settings.limits.kv_throttle, stale_s=settings.telemetry.stale_s)
         self.membership = Membership(self.fleet, {})
@@ -90,7 +94,7 @@ class Gateway:
             admin = self.settings.admin
             listening = _listen(admin.host, admin.port, reuse_port=self.settings.reuse_port)
             self._admin_port = SharedPort(listening)
-            server = AdminServer(admin_app(self._sources, lambda: self.data_path.is_ready, self.membership), listening)
+            server = AdminServer(self._admin_app(), listening)
             await server.start()
             parts.push_async_callback(server.close)
             await self.poller.start()
@@ -98,6 +102,9 @@ class Gateway:
             self._tasks.spawn(self._keep_membership(), name="membership")
             parts.push_async_callback(self._tasks.close)
             self._parts = parts.pop_all()
+
+    def _admin_app(self) -> Starlette:
+        return admin_app(self._sources, lambda: self.data_path.is_ready, self.membership, self._admin_key)
 
     async def listen(self) -> None:
         """Take callers from now on. Raises `PortError` if the port cannot be had; what `watch` started goes on then."""

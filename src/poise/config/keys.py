@@ -52,14 +52,14 @@ def replica_keys() -> Mapping[str, FieldInfo]:
     return ReplicaSection.model_fields
 
 
-def read_environment(environment: Mapping[str, str]) -> tuple[dict[Key, Any], list[str]]:
-    """The keys that `environment` sets, and warnings about variables that mean nothing.
+def read_environment(environment: Mapping[str, str]) -> tuple[dict[Key, Any], dict[str, str]]:
+    """The keys that `environment` sets, and warnings about variables, by name, that mean nothing.
 
     Empty means unset. What Kubernetes injects for a service called poise (`POISE_PORT=tcp://...`) is left alone.
     """
     by_variable = {key.variable: key for key in all_keys().values()}
     found: dict[Key, Any] = {}
-    warnings = []
+    warnings: dict[str, str] = {}
     for variable, text in sorted(environment.items()):
         if not variable.startswith(ENVIRONMENT_PREFIX) or not text or variable == "POISE_CONFIG":
             continue
@@ -67,7 +67,8 @@ def read_environment(environment: Mapping[str, str]) -> tuple[dict[Key, Any], li
         if key is not None and not text.startswith("tcp://"):
             found[key] = re.split(r"[,\s]+", text.strip(", \n\t")) if key.is_list else text
         elif not _KUBERNETES.fullmatch(variable):
-            warnings.append(f"environment variable {variable} is not one of Poise's{suggestion(variable, by_variable)}")
+            near = suggestion(variable, by_variable)
+            warnings[variable] = f"environment variable {variable} is not one of Poise's{near}"
     return found, warnings
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from poise.config.keys import all_keys, read_environment, suggestion
-from poise.config.parts import key_ring, policy
+from poise.config.parts import credential_variables, key_ring, policy
 from poise.config.problems import Problem, raise_problems, validation_problems
 from poise.config.settings import Settings
 from poise.config.text_file import read_text
@@ -73,7 +73,8 @@ def load_config(
     else:
         problems += _part_problems(settings, sources)
     raise_problems(problems)
-    return LoadedConfig(settings, sources, tuple(warnings))
+    named = credential_variables(settings)
+    return LoadedConfig(settings, sources, tuple(text for name, text in warnings.items() if name not in named))
 
 
 def _part_problems(settings: Settings, sources: Mapping[Path, str]) -> Iterator[Problem]:

@@ -1,5 +1,6 @@
 """The settings of each part of the gateway, taken from the configuration."""
 
+from collections.abc import Mapping
 from random import Random
 
 from poise.admission.keys import KeyRing
@@ -7,6 +8,7 @@ from poise.admission.keys_file import parse_keys
 from poise.config.settings import ReplicaSection, Settings
 from poise.config.text_file import read_text
 from poise.core.replica import ReplicaSpec, Source, parse_replica_url
+from poise.core.secret import Secret, secret_from
 from poise.proxy.settings import Cors, DataPathSettings, Limits, RetrySettings, Timeouts
 from poise.routing.policy import Policy
 from poise.routing.registry import make_policy
@@ -61,3 +63,14 @@ def key_ring(settings: Settings) -> KeyRing | None:
     if settings.keys.file is None:
         return None
     return parse_keys(read_text(settings.keys.file, "keys file"))
+
+
+def admin_key(settings: Settings, environment: Mapping[str, str]) -> Secret | None:
+    """The key that the admin port asks for, None if it asks for none. Raises `ConfigError`."""
+    variable = settings.admin.key_env
+    return None if variable is None else secret_from(environment, variable, "the admin key")
+
+
+def credential_variables(settings: Settings) -> set[str]:
+    """The environment variables that the configuration names as holding a key."""
+    return {settings.admin.key_env or ""}

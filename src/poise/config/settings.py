@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from ipaddress import ip_address
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -19,6 +20,13 @@ LONGEST_PREFIX = 23
 """Of a replica's name that an IPv6 address is added to."""
 
 
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 class Section(BaseModel):
     """A group of keys. A key that is not here is an error, never ignored."""
 
@@ -29,11 +37,24 @@ class AdminSection(Section):
     """Where metrics and the state of the fleet are read."""
 
     host: str = Field(
-        default="127.0.0.1", description="address of the admin port; it asks for no key, so keep it private"
+        default="127.0.0.1", description="address of the admin port; any but this machine's own needs a key"
     )
     port: Port = Field(
         default=8081, description="admin port: /metrics, /healthz, /readyz, /api/fleet; 0 takes a free one"
     )
+    key_env: str | None = Field(
+        default=None,
+        description="environment variable that holds the key that the admin port asks for, but on /healthz and /readyz",
+    )
+
+    @model_validator(mode="after")
+    def _need_a_key_where_others_can_reach_it(self) -> Self:
+        if self.key_env is None and not _is_loopback(self.host):
+            raise problem(
+                f"host is {self.host}, where others could change the fleet, and no key is asked for",
+                "name an environment variable that holds a key in admin.key_env",
+            )
+        return self
 
 
 class ReplicaSection(Section):

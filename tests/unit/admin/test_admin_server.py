@@ -1,6 +1,8 @@
 """The pages of the admin port, without a socket."""
 
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from poise.admin.control import LARGEST_BODY_BYTES, NameTaken, NoSuchReplica
 from poise.admin.metrics import Sources
 from poise.admin.server import admin_app
 from poise.core.errors import ConfigError, PoiseError
+from poise.core.secret import Secret
 from poise.fleet.fleet import Fleet
 from poise.proxy.counters import Counters
 
@@ -40,8 +43,9 @@ class Recorder:
 
 
 async def get(
-    path: str, *, method: str = "GET", ready: bool = True, sent_body: bytes = b"", membership: Recorder | None = None
-) -> tuple[int, str, bytes]:
+    path: str, *, method: str = "GET", ready: bool = True, sent_body: bytes = b"", membership: Recorder | None = None,
+    headers: Mapping[str, str] = MappingProxyType({}), key: str | None = None,
+) -> tuple[int, str, bytes]:  # fmt: skip
     """Status, content type and body of one request to the app."""
     sent: list[dict[str, Any]] = []
 
@@ -51,12 +55,15 @@ async def get(
     async def send(message: Any) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "method": method, "path": path, "headers": [], "query_string": b"", "root_path": ""}
-    app = admin_app(Sources(Fleet(), Counters(), "random"), lambda: ready, membership or Recorder())
+    raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+    scope = {"type": "http", "method": method, "path": path, "headers": raw, "query_string": b"", "root_path": ""}
+    app = admin_app(
+        Sources(Fleet(), Counters(), "random"), lambda: ready, membership or Recorder(), key and Secret(key)
+    )
     await app(scope, receive, send)
-    headers = dict(sent[0]["headers"])
+    got = dict(sent[0]["headers"])
     body = b"".join(message.get("body", b"") for message in sent[1:])
-    return sent[0]["status"], headers[b"content-type"].decode(), body
+    return sent[0]["status"], got[b"content-type"].decode(), body
 
 
 async def test_metrics_are_text_for_prometheus() -> None:
@@ -130,3 +137,65 @@ async def test_a_body_that_cannot_be_read_changes_nothing() -> None:
     for body, status in ((b"", 400), (b"{", 400), (b"\xff", 400), (large, 422)):
         assert (await get("/api/replicas", method="POST", sent_body=body, membership=membership))[0] == status
     assert membership.asked == []
+
+
+EVERY_PAGE = [
+    ("GET", "/metrics"), ("GET", "/api/fleet"), ("POST", "/api/replicas"), ("DELETE", "/api/replicas/a"),
+    ("POST", "/api/replicas/a/drain"), ("POST", "/api/replicas/a/resume"), ("GET", "/nothing"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "path"), EVERY_PAGE)
+@pytest.mark.parametrize(
+    "given",
+    [
+        None,
+        "",
+        "Bearer",
+        "Bearer ",
+        "Bearer wrong",
+        "Bearer s3cret2",
+        "Bearer s3cre",
+        "Basic s3cret",
+        "s3cret",
+        "Bearer \xff",
+    ],
+)
+async def test_everything_but_health_asks_for_the_key(method: str, path: str, given: str | None) -> None:
+    membership = Recorder()
+    headers = {} if given is None else {"authorization": given}
+    status, _, body = await get(path, method=method, headers=headers, key="s3cret", membership=membership)
+    assert (status, json.loads(body)["error"]["code"], membership.asked) == (401, "unauthorized", [])
+    assert b"s3cre" not in body
+
+
+async def test_the_key_opens_everything_and_health_is_open_anyway() -> None:
+    for given in ("Bearer s3cret", "bearer  s3cret "):
+        assert (await get("/metrics", headers={"authorization": given}, key="s3cret"))[0] == 200
+        assert (await get("/api/replicas/a", method="DELETE", headers={"authorization": given}, key="s3cret"))[0] == 202
+    for path in ("/healthz", "/readyz"):
+        assert (await get(path, key="s3cret"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "allowed"),
+    [
+        ({"host": "127.0.0.1:8081"}, True),
+        ({"host": "admin.example"}, True),
+        ({"host": "127.0.0.1:8081", "origin": "http://127.0.0.1:8081"}, True),
+        ({"host": "[::1]:8081", "origin": "http://[::1]:8081", "sec-fetch-site": "same-origin"}, True),
+        ({"host": "localhost:8081", "origin": "http://localhost:8081"}, True),
+        ({"host": "127.0.0.1:8081", "origin": "http://evil.example"}, False),
+        ({"host": "127.0.0.1:8081", "origin": "http://127.0.0.1:9999"}, False),
+        ({"host": "127.0.0.1:8081", "origin": "null"}, False),
+        ({"host": "evil.example:8081", "origin": "http://evil.example:8081"}, False),
+        ({"host": "127.0.0.1:8081", "sec-fetch-site": "cross-site"}, False),
+        ({"host": "127.0.0.1:8081", "sec-fetch-site": "same-site"}, False),
+    ],
+)
+async def test_pages_of_other_sites_cannot_change_the_fleet(headers: dict[str, str], allowed: bool) -> None:
+    for method, path in EVERY_PAGE[2:6]:
+        membership = Recorder()
+        status, _, _ = await get(path, method=method, headers=headers, membership=membership, sent_body=b"{}")
+        assert ((status in (201, 202)), bool(membership.asked)) == (allowed, allowed)
+    assert (await get("/metrics", headers=headers))[0] == 200

@@ -11,6 +11,7 @@ from poise.core.errors import ConfigError
 
 LAYERS = ("file", "environment", "flag")
 FITTING_TEXT = {
+    "admin.host": "::1",
     "replicas": "http://a:8000 http://b:8000@1",
     "log.level": "error",
     "policy.name": "random",
@@ -190,3 +191,23 @@ def test_the_keys_file_is_read_with_the_configuration(tmp_path: Path) -> None:
     assert f"{path}:2: keys file does not hold a list of keys" in error_of(path)
     keys.write_text("keys: [{name: a, key: sk-1}]\n")
     assert load_config(path, {}).settings.keys.file == str(keys)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
+def test_the_admin_port_may_go_without_a_key_where_nobody_else_reaches_it(host: str) -> None:
+    assert load_config(None, {}, {"admin.host": host}).settings.admin.key_env is None
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "admin.example"])
+def test_the_admin_port_needs_a_key_where_others_reach_it(host: str) -> None:
+    with pytest.raises(ConfigError, match=f"admin: host is {host}, where others could change the fleet") as raised:
+        load_config(None, {}, {"admin.host": host})
+    assert "admin.key_env" in (raised.value.hint or "")
+    assert load_config(None, {}, {"admin.host": host, "admin.key_env": "ADMIN_KEY"}).settings.admin.host == host
+
+
+def test_a_variable_that_holds_a_key_is_one_of_poises() -> None:
+    environment = {"POISE_ADMIN_KEY": "s3cret", "POISE_ADMIN_KEY_ENV": "POISE_ADMIN_KEY"}
+    loaded = load_config(None, environment)
+    assert loaded.warnings == ()
+    assert "s3cret" not in repr(loaded)
