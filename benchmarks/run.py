@@ -16,7 +16,7 @@ from harness.plot import plot
 from harness.processes import StartError, port_is_free, raise_priority
 from harness.report import page, section
 from harness.results import RouterResult
-from harness.routers import DIRECT, PORT, REPLICA_PORT, ROOT, ROUTERS, WORK, Router, from_command
+from harness.routers import DIRECT, PORT, REPLICA_PORT, ROOT, ROUTERS, WORK, Router, from_command, python_version
 from harness.scenario import Plan, Running, Sample, Scenario
 from scenarios import decision, latency, memory, requests, streams
 
@@ -84,7 +84,7 @@ class Bench:
             for name, result in found.items():
                 if not result.absent and not (number and name in self.routers and self.routers[name].slow):
                     self._add_sample(scenario, result)
-        about = machine.describe() | {"window": f"{self.plan.window_s:g} s", "rounds": rounds}
+        about = machine.describe(python_version()) | {"window": f"{self.plan.window_s:g} s", "rounds": rounds}
         if scenario.needs_rate:
             about["rate"] = f"{self.plan.rate_per_s:.0f} requests/s"
         self.documents.append(results.to_json(scenario, list(found.values()), about, self.arguments.base))

@@ -143,8 +143,8 @@ def wait_until_quiet(deadline_s: float) -> bool:
     return False
 
 
-def describe() -> dict[str, str | int]:
-    """The machine in words, for the report."""
+def describe(python: str) -> dict[str, str | int]:
+    """The machine in words, for the report; `python` is the version that the Python programs run on."""
     model = "unknown"
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -154,5 +154,5 @@ def describe() -> dict[str, str | int]:
         "cpu": model,
         "cores": os.cpu_count() or 0,
         "kernel": platform.release(),
-        "python": platform.python_version(),
+        "python": python,
     }

@@ -83,6 +83,11 @@ def _printed_version(command: list[str]) -> str:
     return found[0] if found else "unknown"
 
 
+def python_version() -> str:
+    """That of Poise's environment, which all Python programs share."""
+    return _printed_version([str(PEERS / "poise" / "bin" / "python"), "--version"])
+
+
 def _package_version(name: str, package: str) -> Callable[[], str]:
     code = f"import importlib.metadata as m; print(m.version({package!r}))"
     return lambda: _printed_version([str(PEERS / name / "bin" / "python"), "-c", code])

@@ -1,6 +1,7 @@
 """Runs a gateway until a signal ends it."""
 
 import asyncio
+import gc
 import json
 import shlex
 from collections.abc import Callable
@@ -35,6 +36,7 @@ async def _serve(settings: Settings, inputs: ConfigInputs, say: Callable[[str], 
         if not stopped.is_set():
             await gateway.listen()
             await _tell(gateway, say, stopped)
+            _calm_collector()
             await stopped.wait()
             timeouts = gateway.settings.timeouts
             drain_s, delay_s = timeouts.drain_s, timeouts.drain_delay_s
@@ -55,6 +57,16 @@ async def _tell(gateway: Gateway, say: Callable[[str], None], stopped: asyncio.E
     if names := missing(gateway.fleet):
         say(f"has not heard of {names} yet, and does not wait (startup.wait_for_replicas)")
     say("try: " + example_request(gateway.port, next(iter(gateway.fleet.models()), None)))
+
+
+def _calm_collector() -> None:
+    """Keep the garbage collector from walking what lives as long as the process, and from looking at every round.
+
+    With 400 streams it took 8% of the gateway's time: the writes of one round of the event loop are more objects than
+    its usual threshold of 700, and are gone a moment later.
+    """
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 def example_request(port: int, model: str | None) -> str:

@@ -12,7 +12,8 @@ from poise.fleet.replica import Replica
 from poise.fleet.terms import WorstTerms
 from poise.fleet.ticket import Ticket
 
-_READY: Final = ReplicaState.READY  # looked up three times a request
+_READY: Final = ReplicaState.READY  # both are looked up for every request
+_COMPLETED: Final = Outcome.COMPLETED
 EXPECTED_OUTPUT_TOKENS = 256
 """Output a request is charged, or its own limit if that is lower: between the medians of public chat traces (129 and
 350 tokens). A higher limit says little about what will be generated, and charging it would let one caller make a
@@ -173,7 +174,7 @@ class Fleet:
         before = replica.since_poll.tokens
         replica.since_poll.release_tokens(ticket.epoch, ticket.tokens)
         self._add_pending(replica, 0, replica.since_poll.tokens - before)
-        if outcome is Outcome.COMPLETED:
+        if outcome is _COMPLETED:
             self._learn_request_time(replica, now_s - ticket.dispatched_at_s)
         if replica.leaving and replica.in_flight == 0 and self.holds(replica):
             self._slots[replica.slot] = None

@@ -9,6 +9,8 @@ from poise.fleet.charges import SinceLastPoll
 from poise.fleet.hit_rate import HitRate
 from poise.fleet.terms import UNKNOWN, Terms
 
+SEED_MASK = (1 << 30) - 1
+
 
 class Replica:
     """One replica's spec, state, last reading and this gateway's ledger of it.
@@ -28,7 +30,7 @@ class Replica:
         self.spec = spec
         self.name = spec.name
         self.slot = slot
-        self.seed = xxhash.xxh3_64_intdigest(spec.name.encode())
+        self.seed = xxhash.xxh3_64_intdigest(spec.name.encode()) & SEED_MASK
         self.state = ReplicaState.READY
         self.available = True
         self.leaving = False

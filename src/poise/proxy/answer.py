@@ -124,6 +124,22 @@ class StreamAnswer:
         else:
             self._pass_on(self._kept + body, self._cutter.feed(body))
 
+    def pass_chunk(self, chunk: bytes) -> bool:
+        """Pass one chunk on with the frame that it came in, if it holds whole events that say nothing of the end."""
+        if (
+            self.committed
+            and chunk.endswith(b"\n\n\r\n")
+            and not self._kept
+            and self._cutter.between_events
+            and self._failure is None
+            and self._exchange.out.chunked
+            and self._watch.says_nothing(chunk)
+        ):
+            self._exchange.active = True
+            self._exchange.out.framed(chunk)
+            return True
+        return False
+
     def _feed_held(self, body: bytes) -> None:
         self._held.append(body)
         self._held_bytes += len(body)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 NO_REPLICA = Refusal(503, "no_replica", "no replica can take the request now", "gateway", retry_after_s=1)
 POLICY_FAILED = Refusal(500, "policy_failed", "the placement policy failed; the gateway's log says how", "gateway")
+_COMPLETED: Final = Outcome.COMPLETED  # looked up for every request
 HOLDING_COMMENT = b": waiting for the replica\n\n"
 
 
@@ -250,7 +251,7 @@ class Exchange:
 
     def complete(self, status: int) -> None:
         """The answer has been passed on whole."""
-        outcome = Outcome.FAILED if status >= 500 else Outcome.CALLER_ERROR if status >= 400 else Outcome.COMPLETED
+        outcome = _COMPLETED if status < 400 else Outcome.CALLER_ERROR if status < 500 else Outcome.FAILED
         self._end(outcome, status)
 
     def failed(self, failure: Failure) -> None:

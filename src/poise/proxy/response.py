@@ -21,17 +21,18 @@ STREAM_HEADERS = b"cache-control: no-cache, no-transform\r\nx-accel-buffering: n
 class ResponseWriter:
     """One answer at a time on one connection; `prepare` begins the next.
 
-    `begun` says whether a head has been written: from then on an error can only be told inside the body.
+    `begun` says whether a head has been written: from then on an error can only be told inside the body. `chunked` says
+    how that body is framed.
     """
 
-    __slots__ = ("_batch", "_chunked", "_cors", "_request", "_reveal", "begun", "reason", "replica", "transport")
+    __slots__ = ("_batch", "_cors", "_request", "_reveal", "begun", "chunked", "reason", "replica", "transport")
 
     def __init__(self, transport: asyncio.Transport, batch: WriteBatch, cors: "Cors", *, reveal_replica: bool) -> None:
         self.transport = transport
         self._batch = batch
         self._cors = cors
         self._reveal = reveal_replica
-        self._chunked = False
+        self.chunked = False
         self.begun = False
         self.replica: str | None = None
         self.reason = ""
@@ -39,7 +40,7 @@ class ResponseWriter:
     def prepare(self, request: "IncomingRequest") -> None:
         """The next answer is one to `request`."""
         self._request = request
-        self._chunked = self.begun = False
+        self.chunked = self.begun = False
         self.replica = None
         self.reason = ""
 
@@ -56,7 +57,7 @@ class ResponseWriter:
             self.end()
             return
         parts = self._head(head.status, head.lines, length, b"")
-        if body and self._chunked:
+        if body and self.chunked:
             parts += (b"%x\r\n" % len(body), body, b"\r\n")
         else:
             parts.append(body)
@@ -64,11 +65,15 @@ class ResponseWriter:
 
     def body(self, data: bytes) -> None:
         """Pass body bytes on, in one chunk."""
-        if self._chunked:
+        if self.chunked:
             if data:  # an empty chunk would be the last one
                 self._batch.write(self.transport, b"%x\r\n%b\r\n" % (len(data), data))
         else:
             self._batch.write(self.transport, data)
+
+    def framed(self, chunk: bytes) -> None:
+        """Pass body bytes on that are one chunk already. Only where `chunked`."""
+        self._batch.write(self.transport, chunk)
 
     def event(self, data: bytes, *, failed: bool) -> None:
         """`data` as one event inside a stream that has begun."""
@@ -82,7 +87,7 @@ class ResponseWriter:
 
     def end(self) -> None:
         """The body is complete."""
-        if self._chunked:
+        if self.chunked:
             self._batch.write(self.transport, b"0\r\n\r\n")
 
     def whole(self, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]]) -> None:
@@ -110,7 +115,7 @@ class ResponseWriter:
         if self._cors.allow_origins:
             head += [b"\r\n%b: %b" % header for header in cors_headers(self._cors, request.origin)]
         if length is None and not request.http10:
-            self._chunked = True
+            self.chunked = True
             head.append(b"\r\ntransfer-encoding: chunked")
         elif length is not None and length >= 0:
             head.append(b"\r\ncontent-length: %d" % length)

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, cast
 
 import httptools
 
+from poise.proxy.answer import StreamAnswer
 from poise.proxy.retry import LOST, MALFORMED, STALE, Failure
+from poise.wire.chunks import ChunkWatch
 from poise.wire.http import AnswerHead
 
 if TYPE_CHECKING:
@@ -23,9 +25,9 @@ class UpstreamConnection:
     """
 
     __slots__ = (
-        "_answer_has_begun", "_answered", "_body_parts", "_done", "_head", "_headers", "_keep_alive", "_parser",
-        "_parts", "_poll", "_unsent", "_until_close", "connections", "exchange", "idle_since_s", "on_body", "reused",
-        "transport",
+        "_answer_has_begun", "_answered", "_body_parts", "_chunks", "_done", "_head", "_headers", "_keep_alive",
+        "_parser", "_parts", "_poll", "_unsent", "_until_close", "connections", "exchange", "idle_since_s", "on_body",
+        "reused", "transport",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -46,6 +48,8 @@ class UpstreamConnection:
             False
         )
         self._head: AnswerHead | None = None
+        self._chunks: ChunkWatch | None = None
+        """Set once the head of a chunked event stream has come, alone."""
         self._body_parts = 0
         self._headers.clear()
 
@@ -62,6 +66,12 @@ class UpstreamConnection:
             self.transport.abort()  # nobody asked: such a connection cannot be trusted with the next request
             return
         self._answered = True
+        chunks, answer = self._chunks, exchange.answer
+        alone = chunks is not None and chunks.is_one_chunk(data)
+        if not (alone and isinstance(answer, StreamAnswer) and answer.pass_chunk(data)):
+            self._parse(exchange, data)
+
+    def _parse(self, exchange: "Exchange", data: bytes) -> None:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -73,9 +83,7 @@ class UpstreamConnection:
                 return
             self._keep_alive = False  # the answer is whole; what follows it is not one
         if self._head is not None:
-            head, self._head = self._head, None
-            self._until_close = not head.framed
-            exchange.answer_begins(head)
+            self._begin(exchange, self._head, data)
         answer = exchange.answer
         parts = self._parts
         if self._done and len(parts) > self._body_parts:
@@ -88,6 +96,13 @@ class UpstreamConnection:
                 answer.feed(body)
         if self._done and self.exchange is exchange:
             self._complete(exchange)
+
+    def _begin(self, exchange: "Exchange", head: AnswerHead, data: bytes) -> None:
+        self._head = None
+        self._until_close = not head.framed
+        if head.events and head.chunked and not self._parts and data.endswith(b"\r\n\r\n"):
+            self._chunks = ChunkWatch()
+        exchange.answer_begins(head)
 
     def eof_received(self) -> None:
         if self._until_close and self.exchange is not None:

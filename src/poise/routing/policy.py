@@ -16,7 +16,7 @@ class ReplicaView(Protocol):
 
     @property
     def seed(self) -> int:
-        """64-bit hash of the replica's name, the same in every gateway process: for rendezvous hashing."""
+        """30-bit hash of the replica's name, the same in every gateway process: for rendezvous hashing."""
 
     @property
     def available(self) -> bool:

@@ -40,16 +40,17 @@ class AnswerHead:
 
     `authority` is the replica's own host and port, which callers must not learn.
     `length` is the body's length if the replica said it; `framed` says whether its end can be told without the
-    connection's; `events` whether it is an event stream whose events can be read;
+    connection's, `chunked` whether by chunks; `events` whether it is an event stream whose events can be read;
     `encoded` whether the body is compressed.
     """
 
-    __slots__ = ("encoded", "events", "framed", "length", "lines", "status")
+    __slots__ = ("chunked", "encoded", "events", "framed", "length", "lines", "status")
 
     def __init__(self, status: int, headers: Headers, authority: bytes = b"") -> None:
         self.status = status
         self.length: int | None = None
         self.framed = status in BODILESS
+        self.chunked = False
         self.events = False
         self.lines: list[bytes] = []
         self.encoded = False
@@ -61,6 +62,7 @@ class AnswerHead:
                     self.length, self.framed = int(value), True
                 elif lower == b"transfer-encoding":
                     self.framed = True
+                    self.chunked = value.lower() == b"chunked"
                 elif lower == b"connection":
                     connection = connection + b"," + value if connection else value
                 elif lower in LOCATIONS and (path := path_of(value, authority)):

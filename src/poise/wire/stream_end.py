@@ -37,7 +37,7 @@ MARKERS = {
     StreamEnd.RESPONSE_COMPLETED: (b"response.completed", b"response.incomplete", b"response.failed", b'"error"'),
     StreamEnd.ANY: (),
 }
-"""A read without any of these says nothing about the stream's end; looking for one costs some 40 ns."""
+"""A read without any of these says nothing about the stream's end; looking for one costs some 100 ns."""
 
 _DONE = re.compile(rb"(?:^|[\r\n])(data: ?\[DONE\])")
 _FINISHED = re.compile(rb'"finish_reason"\s*:\s*"(?!abort")')
@@ -75,10 +75,11 @@ class StreamEndWatch:
 
     def says_nothing(self, block: bytes) -> bool:
         """Whether `block` can be passed on without another look."""
+        # Not `in`: it asks first whether the marker is a number, and making that error costs as much as the search.
         if not self._named:
-            self._named = b'"finish_reason"' in block
+            self._named = block.rfind(b'"finish_reason"') >= 0
         for marker in self._markers:
-            if marker in block:
+            if block.rfind(marker) >= 0:
                 return False
         self._before, self._last = self._last, block if len(block) <= _TAIL_BYTES else block[-_TAIL_BYTES:]
         return True
