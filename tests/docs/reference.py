@@ -16,6 +16,7 @@ from poise.cli.main import app
 from poise.config.keys import all_keys, replica_keys
 from poise.config.settings import ReplicaSection
 from poise.engine_model.profiles import PROFILES
+from poise.health.breaker import TRANSITIONS, BreakerState
 
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"(<!-- made from the code: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -117,6 +118,16 @@ def metrics_table() -> str:
     return _table(["metric", "kind", "labels", "meaning"], rows)
 
 
+def breaker_diagram() -> str:
+    """The moves of a breaker, as GitHub draws them; what changes nothing is left out."""
+    reasons: dict[tuple[BreakerState, BreakerState], list[str]] = {}
+    for (state, event), after in TRANSITIONS.items():
+        if after is not state:
+            reasons.setdefault((state, after), []).append(event)
+    moves = [f"    {state} --> {after}: {' / '.join(why)}" for (state, after), why in reasons.items()]
+    return "\n".join(["```mermaid", "stateDiagram-v2", f"    [*] --> {BreakerState.CLOSED}", *moves, "```", ""])
+
+
 def profiles_table() -> str:
     return _table(["profile", "what it is"], ([_code(p.name), p.description] for p in PROFILES.values()))
 
@@ -147,6 +158,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "replica": replica_table,
     "metrics": metrics_table,
     "profiles": profiles_table,
+    "breaker": breaker_diagram,
     **{f"flags-{name}": (lambda name=name: flags_table(name)) for name in commands()},  # type: ignore[misc]
 }
 

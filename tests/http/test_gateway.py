@@ -174,8 +174,10 @@ async def test_what_cannot_work_is_refused_before_anything_starts(tmp_path: Path
 async def test_a_gateway_without_a_living_replica_starts_and_answers_for_itself() -> None:
     async with Gateway(settings_for(["http://127.0.0.1:1"])) as gateway:
         assert (await get(gateway.port, "/health"))[0] == 200
-        assert (await ask(gateway.port)).status == 502
+        assert (await ask(gateway.port)).status in (502, 503)
         (replica,) = await fleet_once(gateway.admin_port, "scrape_error")
+        refused = await ask(gateway.port)
+        assert (refused.status, refused.headers["retry-after"]) == (503, "1"), "known to be dead: said at once"
         assert "refused" in replica["scrape_error"]
 
 

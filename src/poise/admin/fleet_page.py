@@ -22,6 +22,7 @@ def _replica(replica: Replica, now_s: float) -> dict[str, Any]:
         "labels": dict(spec.labels),
         "source": spec.source,
         "state": replica.state,
+        "breaker": replica.condition.breaker.state,
         "available": replica.available,
         "in_flight": replica.in_flight,
         "prefill_tokens": replica.prefill_tokens,

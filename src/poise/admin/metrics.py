@@ -11,6 +11,7 @@ from poise.admin.exposition import Family, Kind, Sample, escaped, write_histogra
 from poise.core.replica import ReplicaState
 from poise.fleet.fleet import Fleet
 from poise.fleet.replica import Replica
+from poise.health.breaker import BreakerState
 from poise.proxy.counters import Counters
 from poise.proxy.request_log import RequestLog
 from poise.proxy.times import ModelTimes
@@ -60,6 +61,14 @@ class Export:
 
 def _states(sources: Sources, now_s: float) -> Iterable[Sample]:
     return [((r.name, state), int(r.state is state)) for r in sources.replicas for state in ReplicaState]
+
+
+def _breaker_states(sources: Sources, now_s: float) -> Iterable[Sample]:
+    return [((r.name, s), int(r.condition.breaker.state is s)) for r in sources.replicas for s in BreakerState]
+
+
+def _breaker_moves(sources: Sources, now_s: float) -> Iterable[Sample]:
+    return [((r.name, s), count) for r in sources.replicas for s, count in r.condition.breaker.moves.items()]
 
 
 def _outcomes(sources: Sources, now_s: float) -> Iterable[Sample]:
@@ -165,10 +174,40 @@ EXPORTS: tuple[Export, ...] = (
         Family("poise_replica_state", Kind.GAUGE, "1 for the state the replica is in.", ("replica", "state")), _states
     ),
     _replica(
+        "poise_replica_up",
+        Kind.GAUGE,
+        "1 if nothing speaks against the replica's health: it is ready and its breaker closed.",
+        lambda replica: int(replica.condition.good),
+    ),
+    Export(
+        Family(
+            "poise_replica_breaker_state",
+            Kind.GAUGE,
+            "1 for the state that the replica's breaker is in.",
+            ("replica", "state"),
+        ),
+        _breaker_states,
+    ),
+    Export(
+        Family(
+            "poise_replica_breaker_transitions_total",
+            Kind.COUNTER,
+            "How often the replica's breaker went into a state.",
+            ("replica", "state"),
+        ),
+        _breaker_moves,
+    ),
+    _replica(
         "poise_replica_available",
         Kind.GAUGE,
-        "1 if the replica may be sent a request now: state, cap and KV throttle together.",
+        "1 if the replica may be sent a request now: health, slow start, cap and KV throttle together.",
         lambda replica: int(replica.available),
+    ),
+    _replica(
+        "poise_replica_slow_start_ratio",
+        Kind.GAUGE,
+        "Share of its peers' mean load that the replica may carry: below 1 after it has recovered.",
+        lambda replica: replica.share,
     ),
     Export(
         Family(

@@ -19,7 +19,16 @@ from poise.app.membership import Membership
 from poise.app.reload import Reloader
 from poise.config.changes import needs_restart
 from poise.config.load import ConfigInputs
-from poise.config.parts import admin_key, data_path_settings, key_ring, policy, replica_specs, telemetry_settings
+from poise.config.parts import (
+    admin_key,
+    breaker_settings,
+    data_path_settings,
+    health_settings,
+    key_ring,
+    policy,
+    replica_specs,
+    telemetry_settings,
+)
 from poise.config.settings import Settings
 from poise.core.errors import ConfigError
 from poise.core.tasks import TaskGroupOwner
@@ -47,10 +56,16 @@ class Gateway:
         self._environment = os.environ if inputs is None else inputs.environment
         self._admin_key = admin_key(settings, self._environment)
         self._reloader = None if inputs is None else Reloader(inputs, self.apply)
-        self.fleet = Fleet(kv_throttle_ratio=settings.limits.kv_throttle, stale_s=settings.telemetry.stale_s)
+        health = health_settings(settings)
+        self.fleet = Fleet(
+            kv_throttle_ratio=settings.limits.kv_throttle,
+            stale_s=settings.telemetry.stale_s,
+            breaker=breaker_settings(settings),
+            health=health,
+        )
         self.membership = Membership(self.fleet, {})
         self.membership.configure(replica_specs(settings))
-        self.poller = Poller(self.fleet, telemetry_settings(settings))
+        self.poller = Poller(self.fleet, telemetry_settings(settings), health)
         self._request_log = _open_request_log(settings.log.requests)
         self.data_path = DataPath(
             data_path_settings(settings),

@@ -9,6 +9,7 @@ from poise.config.settings import ReplicaSection, Settings
 from poise.config.text_file import read_text
 from poise.core.replica import ReplicaSpec, Source, parse_replica_url
 from poise.core.secret import Secret, secret_from
+from poise.health.settings import BreakerSettings, HealthSettings
 from poise.proxy.settings import Cors, DataPathSettings, Limits, RetrySettings, Timeouts
 from poise.routing.policy import Policy
 from poise.routing.registry import make_policy
@@ -32,6 +33,16 @@ def data_path_settings(settings: Settings) -> DataPathSettings:
 def telemetry_settings(settings: Settings) -> TelemetrySettings:
     """What `Poller` is told."""
     return TelemetrySettings(**settings.telemetry.model_dump(exclude={"stale_s"}))
+
+
+def breaker_settings(settings: Settings) -> BreakerSettings:
+    """When breakers open, and for how long."""
+    return BreakerSettings(**settings.breaker.model_dump())
+
+
+def health_settings(settings: Settings) -> HealthSettings:
+    """How replicas are judged beside their answers."""
+    return HealthSettings(**settings.health.model_dump())
 
 
 def replica_specs(settings: Settings) -> list[ReplicaSpec]:

@@ -14,6 +14,7 @@ from poise.core.replica import check_replica_name, parse_replica_url
 T = TypeVar("T")
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Duration = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Ratio = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Size = Annotated[int, Field(ge=1)]
 LONGEST_PREFIX = 23
@@ -151,6 +152,30 @@ class RetrySection(Section):
     budget_floor: int = Field(default=10, ge=0, description="retries per 10 s that are always allowed")
 
 
+class BreakerSection(Section):
+    """When a replica whose requests fail is left alone."""
+
+    failures: int = Field(default=5, ge=1, description="failed requests that open a replica's breaker")
+    window_s: Seconds = Field(default=30.0, description="how long a failed request counts")
+    open_s: Seconds = Field(default=10.0, description="how long a replica is left alone before one request tries it")
+
+
+class HealthSection(Section):
+    """How replicas are judged beside their answers."""
+
+    interval_s: Seconds = Field(default=2.0, description="time between two looks at a server's /health")
+    timeout_s: Seconds = Field(default=2.0, description="a look at /health that takes longer has been missed")
+    failures: int = Field(
+        default=3, ge=1, description="misses in a row that take a replica out, unless it is seen at work"
+    )
+    stall_s: Seconds = Field(
+        default=15.0, description="requests running for so long without a token take a replica out"
+    )
+    slow_start_s: Duration = Field(
+        default=10.0, description="how long a replica that recovers takes to its full share; 0 gives it at once"
+    )
+
+
 class LimitsSection(Section):
     """Sizes above which a request is refused, and the KV usage above which a replica gets none."""
 
@@ -232,6 +257,8 @@ class Settings(Section):
     startup: StartupSection = StartupSection()
     timeouts: TimeoutsSection = TimeoutsSection()
     retry: RetrySection = RetrySection()
+    breaker: BreakerSection = BreakerSection()
+    health: HealthSection = HealthSection()
     limits: LimitsSection = LimitsSection()
     telemetry: TelemetrySection = TelemetrySection()
     keys: KeysSection = KeysSection()

@@ -1,5 +1,7 @@
 """The errors Poise raises and the error bodies it answers with."""
 
+import errno
+import re
 from dataclasses import dataclass
 
 
@@ -31,3 +33,13 @@ class Refusal:
     message: str
     fault: str
     retry_after_s: int | None = None
+
+
+def nothing_listens(error: OSError) -> bool:
+    """Whether a connection failed because no process listens there, which no load can be the reason of.
+
+    Where a host has several addresses the event loop joins their errors into the text of one.
+    """
+    numbers = {error.errno} if error.errno else {int(number) for number in re.findall(r"\[Errno (\d+)\]", str(error))}
+    no_way = {errno.ECONNREFUSED, errno.EADDRNOTAVAIL, errno.ENETUNREACH}
+    return errno.ECONNREFUSED in numbers and numbers <= no_way

@@ -5,15 +5,19 @@ from typing import Final
 
 from poise.core.errors import ConfigError
 from poise.core.reading import LoadReading
-from poise.core.replica import ReplicaSpec, ReplicaState
+from poise.core.replica import ReplicaSpec
 from poise.core.request import Outcome, RequestFacts
+from poise.fleet.health import FleetHealth
 from poise.fleet.pool import Pool
 from poise.fleet.replica import Replica
 from poise.fleet.terms import WorstTerms
 from poise.fleet.ticket import Ticket
+from poise.health import slow_start
+from poise.health.breaker import Sign
+from poise.health.settings import BreakerSettings, HealthSettings
 
-_READY: Final = ReplicaState.READY  # both are looked up for every request
-_COMPLETED: Final = Outcome.COMPLETED
+_COMPLETED: Final = Outcome.COMPLETED  # enumerations' members are slow to look up
+_FAILED: Final = Outcome.FAILED
 EXPECTED_OUTPUT_TOKENS = 256
 """Output a request is charged, or its own limit if that is lower: between the medians of public chat traces (129 and
 350 tokens). A higher limit says little about what will be generated, and charging it would let one caller make a
@@ -29,9 +33,17 @@ class Fleet:
     `stale_s` is the age at which a reading is no longer believed.
     """
 
-    def __init__(self, *, kv_throttle_ratio: float = 0.85, stale_s: float = 2.0) -> None:
+    def __init__(
+        self,
+        *,
+        kv_throttle_ratio: float = 0.85,
+        stale_s: float = 2.0,
+        breaker: BreakerSettings | None = None,
+        health: HealthSettings | None = None,
+    ) -> None:
         self.kv_throttle_ratio = kv_throttle_ratio
         self.stale_s = stale_s
+        self._health = FleetHealth(self, breaker or BreakerSettings(), health or HealthSettings())
         self.generation = 0
         self._worst = WorstTerms()
         self._slots: list[Replica | None] = []
@@ -79,7 +91,7 @@ class Fleet:
         if spec.name in self._by_name:
             raise ConfigError(f"two replicas are named {spec.name!r}", hint="give each replica a name of its own")
         slot = next((index for index, held in enumerate(self._slots) if held is None), len(self._slots))
-        replica = Replica(spec, slot)
+        replica = Replica(spec, slot, self._health.new_condition())
         if slot == len(self._slots):
             self._slots.append(replica)
         else:
@@ -91,20 +103,20 @@ class Fleet:
     def leave(self, name: str) -> None:
         """Take no new request to a replica and free its name. It keeps its slot until its last request has ended."""
         replica = self._by_name.pop(name)
-        replica.leaving, replica.available = True, False
-        replica.state = ReplicaState.DRAINING
+        replica.leaving = True
+        self._take_out(replica, taken_out=True)
         if replica.in_flight == 0:
             self._slots[replica.slot] = None
         self._membership_changed()
 
     def drain(self, name: str) -> None:
         """Take no new request to a replica, until `resume`; those that run there are not touched."""
-        self._by_name[name].state = ReplicaState.DRAINING
+        self._take_out(self._by_name[name], taken_out=True)
         self._membership_changed()
 
     def resume(self, name: str) -> None:
         """Undo `drain`."""
-        self._by_name[name].state = ReplicaState.READY
+        self._take_out(self._by_name[name], taken_out=False)
         self._membership_changed()
 
     def change(self, spec: ReplicaSpec) -> None:
@@ -152,18 +164,32 @@ class Fleet:
         replica.last_dispatch = self._dispatches
         replica.in_flight += 1
         replica.prefill_tokens += request.prompt_tokens
+        trial = replica.condition.breaker.sent(now_s)
         self._add_pending(replica, 1, tokens)
-        return Ticket(replica, tokens, request.prompt_tokens, epoch, now_s)
+        self._health.peers_changed()
+        return Ticket(replica, tokens, request.prompt_tokens, epoch, trial, now_s)
 
     def first_output(self, ticket: Ticket, now_s: float) -> None:
         """The request's first output has come: its prefill is done and it no longer waits. Repeats change nothing."""
         if ticket.first_output_at_s is not None or ticket.settled:
             return
-        ticket.first_output_at_s = ticket.replica.progress_at_s = now_s
+        replica = ticket.replica
+        ticket.first_output_at_s = now_s
+        replica.condition.worked(now_s)
         self._stop_waiting(ticket)
+        if ticket.trial:
+            replica.condition.breaker.output(ticket.trial, now_s)
+            self._health.changed(replica, now_s)
 
-    def settle(self, ticket: Ticket, outcome: Outcome, now_s: float) -> None:
-        """The request has ended. Raises `AssertionError` on a second call: a ticket settles exactly once."""
+    def flowed(self, replica: Replica, now_s: float) -> None:
+        """Bytes of a stream have come from `replica`."""
+        replica.condition.flowed_at_s = now_s
+
+    def settle(self, ticket: Ticket, outcome: Outcome, now_s: float, sign: int | None = None) -> None:
+        """The request has ended, and that is a `Sign` of how its replica is; None takes the outcome's.
+
+        Raises `AssertionError` on a second call: a ticket settles exactly once.
+        """
         assert not ticket.settled, "ticket settled twice"
         if ticket.first_output_at_s is None:
             self._stop_waiting(ticket)
@@ -176,6 +202,12 @@ class Fleet:
         self._add_pending(replica, 0, replica.since_poll.tokens - before)
         if outcome is _COMPLETED:
             self._learn_request_time(replica, now_s - ticket.dispatched_at_s)
+        if sign is None:
+            sign = Sign.WELL if outcome is _COMPLETED else Sign.FAILED if outcome is _FAILED else Sign.NOTHING
+        replica.condition.ended(ticket.trial, sign, now_s)
+        if ticket.trial or sign != Sign.WELL:
+            self._health.changed(replica, now_s)
+        self._health.peers_changed()
         if replica.leaving and replica.in_flight == 0 and self.holds(replica):
             self._slots[replica.slot] = None
             self._membership_changed()
@@ -190,13 +222,13 @@ class Fleet:
         """The last begun scrape of `replica` gave `reading`. Ignored if the replica has left."""
         if not self.holds(replica):
             return
-        self._follow_output(replica, reading.generation_tokens, now_s)
+        restarted = self._follow_output(replica, reading.generation_tokens, now_s)
         replica.since_poll.scrape_applied()
         replica.reading, replica.reading_at_s = reading, now_s
         replica.hit_rate.read(reading.prefix_queries_tokens, reading.prefix_hits_tokens, now_s)
         replica.failed_scrapes, replica.scrape_error = 0, None
-        if reading.asleep is not None and replica.state in (ReplicaState.READY, ReplicaState.ASLEEP):
-            replica.state = ReplicaState.ASLEEP if reading.asleep else ReplicaState.READY
+        replica.condition.read(reading, now_s, restarted=restarted)
+        self._health.changed(replica, now_s, began_anew=restarted)
         self._terms_changed(replica)
 
     def scrape_failed(self, replica: Replica, error: str) -> None:
@@ -204,8 +236,19 @@ class Fleet:
         replica.failed_scrapes += 1
         replica.scrape_error = error
 
+    def probed(self, replica: Replica, probe: int, now_s: float) -> None:
+        """A `Probe` of the replica's server has ended. Ignored if the replica has left."""
+        if self.holds(replica):
+            replica.condition.probed(probe, now_s)
+            self._health.changed(replica, now_s)
+
+    def heal(self, now_s: float) -> None:
+        """Let time pass for those that are not well: to be called often, and costs nothing while all are."""
+        self._health.advance(now_s)
+
     def advance(self, now_s: float) -> None:
         """Let time pass: readings older than `stale_s` become unknown, request times learned since count."""
+        self.heal(now_s)
         for replica in self:
             stale = replica.reading is not None and now_s - (replica.reading_at_s or 0.0) > self.stale_s
             if stale:
@@ -215,25 +258,37 @@ class Fleet:
 
     # -- what policies compare
 
+    def _take_out(self, replica: Replica, *, taken_out: bool) -> None:
+        replica.condition.taken_out = taken_out
+        replica.condition.judge()
+        self.fold_availability(replica)
+
     def _membership_changed(self) -> None:
         self.generation += 1
         staying = _staying(self)
         unknown = [replica for replica in staying if replica.models is None]
         self._everyone = Pool(self, staying)
         self._pools = {model: Pool(self, _staying(found) or unknown) for model, found in self.models().items()}
+        for replica in self:
+            pools = [pool for pool in self._pools.values() if replica in pool.replicas]
+            replica.pools = tuple(pools) or (self._everyone,)
         self._worst.rebuild(replica.terms for replica in self)
+        self._health.spare_the_last()
         self._compare_all()
 
-    def _follow_output(self, replica: Replica, tokens: float | None, now_s: float) -> None:
-        """Tokens that were generated since the last scrape are progress; a counter that fell has started again."""
+    def _follow_output(self, replica: Replica, tokens: float | None, now_s: float) -> bool:
+        """Tokens that were generated since the last scrape are progress; whether the counter has started again."""
         before = replica.generated_tokens
         if tokens is None:
-            return
+            return False
         replica.generated_tokens = tokens
-        if before is not None and tokens > before:
-            replica.progress_at_s = now_s
-        elif before is not None and tokens < before:
-            replica.restarts += 1
+        if before is None or tokens == before:
+            return False
+        if tokens > before:
+            replica.condition.worked(now_s)
+            return False
+        replica.restarts += 1
+        return True
 
     def _learn_request_time(self, replica: Replica, seconds: float) -> None:
         mean = replica.mean_request_time_s
@@ -251,17 +306,23 @@ class Fleet:
         reading = replica.reading
         if tokens and reading is not None and reading.kv_capacity_tokens:
             replica.kv += tokens / reading.kv_capacity_tokens
-        self._fold_availability(replica)
+        self.fold_availability(replica)
 
-    def _fold_availability(self, replica: Replica) -> None:
+    # -- who may be sent a request
+
+    def fold_availability(self, replica: Replica) -> None:
+        """Whether `replica` may be sent a request now: the one place where all that speaks against it meets."""
+        condition = replica.condition
         replica.available = (
-            replica.state is _READY
+            not condition.out
+            and (replica.spared or (condition.breaker.admits and not condition.doubted))
             and (replica.max_concurrency is None or replica.in_flight < replica.max_concurrency)
             and (
                 replica.reading is None
                 or replica.reading.kv_usage_ratio is None
                 or replica.kv <= self.kv_throttle_ratio
             )
+            and (replica.share >= slow_start.FULL or replica.in_flight < replica.slow_start_limit)
         )
 
     def _terms_changed(self, replica: Replica) -> None:
@@ -287,12 +348,12 @@ class Fleet:
         replica.queue = queue + since_poll.requests
         replica.gpu = gpu
         replica.request_time_s = time_s
-        self._fold_availability(replica)
+        self.fold_availability(replica)
 
 
 def _staying(replicas: Iterable[Replica]) -> list[Replica]:
     """Without those that drain: a session whose home drains is to find one new home, not another at each turn."""
-    return [replica for replica in replicas if replica.state is not ReplicaState.DRAINING]
+    return [replica for replica in replicas if not replica.condition.taken_out]
 
 
 def _slot(replica: Replica) -> int:

@@ -26,3 +26,13 @@ class Pool:
     def known_terms(self) -> int:
         """See `FleetView.known_terms`."""
         return self._fleet.known_terms
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether no replica can be expected to take a request soon: all are dead, asleep or on their way out."""
+        return all(replica.condition.out for replica in self.replicas)
+
+    @property
+    def has_good(self) -> bool:
+        """Whether nothing speaks against the health of at least one replica."""
+        return any(replica.condition.good for replica in self.replicas)

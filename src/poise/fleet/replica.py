@@ -1,5 +1,7 @@
 """What the gateway knows of one replica. `Fleet` is the only writer; policies read it as a `ReplicaView`."""
 
+from typing import TYPE_CHECKING
+
 import xxhash
 
 from poise.core.reading import LoadReading
@@ -8,6 +10,11 @@ from poise.core.request import Outcome
 from poise.fleet.charges import SinceLastPoll
 from poise.fleet.hit_rate import HitRate
 from poise.fleet.terms import UNKNOWN, Terms
+from poise.health import slow_start
+from poise.health.condition import Condition
+
+if TYPE_CHECKING:
+    from poise.fleet.pool import Pool
 
 SEED_MASK = (1 << 30) - 1
 
@@ -20,18 +27,25 @@ class Replica:
     """
 
     __slots__ = (
-        "available", "failed_scrapes", "generated_tokens", "gpu", "hit_rate", "in_flight", "kv", "last_dispatch",
-        "leaving", "max_concurrency", "mean_request_time_s", "models", "name", "outcomes", "prefill_tokens",
-        "progress_at_s", "queue", "reading", "reading_at_s", "request_time_s", "restarts", "scrape_error", "seed",
-        "since_poll", "slot", "spec", "state", "terms",
+        "available", "condition", "failed_scrapes", "generated_tokens", "gpu", "hit_rate", "in_flight", "kv",
+        "last_dispatch", "leaving", "max_concurrency", "mean_request_time_s", "models", "name", "outcomes", "pools",
+        "prefill_tokens", "queue", "reading", "reading_at_s", "recovered_s", "request_time_s", "restarts",
+        "scrape_error", "seed", "share", "since_poll", "slot", "spared", "spec", "terms",
     )  # fmt: skip
 
-    def __init__(self, spec: ReplicaSpec, slot: int) -> None:
+    def __init__(self, spec: ReplicaSpec, slot: int, condition: Condition) -> None:
         self.spec = spec
         self.name = spec.name
         self.slot = slot
         self.seed = xxhash.xxh3_64_intdigest(spec.name.encode()) & SEED_MASK
-        self.state = ReplicaState.READY
+        self.condition = condition
+        self.pools: tuple[Pool, ...] = ()
+        """Those of the models that it is known to serve, or all replicas' if it is known of none."""
+        self.spared = False
+        """Whether doubts do not count, because some model has no good replica."""
+        self.recovered_s = 0.0
+        self.share = slow_start.FULL
+        """What it may carry of what its peers do: see `poise.health.slow_start`."""
         self.available = True
         self.leaving = False
         """Whether it goes for good once its last request has ended."""
@@ -52,8 +66,6 @@ class Replica:
         self.since_poll = SinceLastPoll()
         self.failed_scrapes = 0
         self.scrape_error: str | None = None
-        self.progress_at_s: float | None = None
-        """When the replica was last seen to produce output."""
         self.generated_tokens: float | None = None
         """The engine's own counter as last read, kept when the reading is stale: restarts take longer than that."""
         self.restarts = 0
@@ -64,6 +76,22 @@ class Replica:
         self.queue = 0.0
         self.gpu = 0.0
         self.request_time_s = 0.0
+
+    @property
+    def state(self) -> ReplicaState:
+        """See `Condition.state`."""
+        return self.condition.state
+
+    @property
+    def slow_start_limit(self) -> float:
+        """Requests that it may hold at its share: see `poise.health.slow_start.limit`."""
+        peers = in_flight = 0
+        for pool in self.pools:
+            for peer in pool.replicas:
+                if peer.condition.good and peer.share >= slow_start.FULL:
+                    peers += 1
+                    in_flight += peer.in_flight
+        return slow_start.limit(self.share, peers, in_flight)
 
     def own_terms(self) -> Terms:
         """What the reading, and the requests that ended here, say of each load term."""

@@ -63,7 +63,7 @@ class PlainAnswer:
             return
         body = self._held[0] if len(self._held) == 1 else b"".join(self._held)
         if self._status >= 500:
-            exchange.refused(self, self._status)
+            exchange.refused(self, self._status, body)
             return
         if self._status == 200 and exchange.request_generates:
             broken_off, exchange.usage = plain_verdict(body)

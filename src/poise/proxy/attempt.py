@@ -4,8 +4,10 @@ import asyncio
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from poise.core.errors import nothing_listens
 from poise.core.request import Outcome
-from poise.proxy.retry import UNREACHABLE
+from poise.health.breaker import Sign
+from poise.proxy.retry import NOTHING_LISTENS, UNREACHABLE
 
 if TYPE_CHECKING:
     from poise.fleet.replica import Replica
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 STALE_WITHIN_S = 1.0
 """A reused connection that ends silently later than this after a request was sent has not been stale: the replica, or
 something on the way, gave the request up, and sending it again counts as a retry."""
+FLOW_S = 0.5
+"""How often a stream that flows is reported to the fleet."""
 
 
 class Attempt:
@@ -27,16 +31,9 @@ class Attempt:
     """
 
     __slots__ = (
-        "_connecting",
-        "_connection",
-        "_exchange",
-        "_path",
-        "_request",
-        "_ticket",
-        "reason",
-        "replica",
-        "sent_s",
-    )
+        "_connecting", "_connection", "_exchange", "_has_output", "_path", "_request", "_ticket", "reason", "replica",
+        "sent_s", "sign",
+    )  # fmt: skip
 
     def __init__(
         self, path: "DataPath", exchange: "Exchange", request: "IncomingRequest", ticket: "Ticket", reason: str
@@ -51,6 +48,9 @@ class Attempt:
         self.reason = reason
         """Why the policy chose the replica."""
         self.sent_s = ticket.dispatched_at_s
+        self.sign: int | None = None
+        """What its end says of the replica, if not what its outcome does."""
+        self._has_output = False
 
     def start(self, now_s: float, *, fresh: bool = False) -> None:
         """Send the request, at once if there is an idle connection and it need not be `fresh`."""
@@ -66,9 +66,10 @@ class Attempt:
         try:
             async with asyncio.timeout(self._path.settings.timeouts.connect_s):
                 connection = await connections.connect()
-        except (OSError, ValueError):  # TimeoutError is an OSError, a bad host name a ValueError
+        except (OSError, ValueError) as error:  # TimeoutError is an OSError, a bad host name a ValueError
             self._connecting = None
-            self._exchange.attempt_failed(UNREACHABLE)
+            dead = isinstance(error, OSError) and nothing_listens(error)
+            self._exchange.attempt_failed(NOTHING_LISTENS if dead else UNREACHABLE)
             return
         self._connecting = None
         self._send_on(connection, monotonic())
@@ -101,7 +102,14 @@ class Attempt:
 
     def first_output(self, now_s: float) -> None:
         """The replica has begun to answer."""
+        self._has_output = True
         self._path.fleet.first_output(self._ticket, now_s)
+
+    def flows(self, now_s: float) -> None:
+        """Bytes of the answer have come lately. Told to the fleet now and then, as it costs time for every stream."""
+        flowed_at_s = self.replica.condition.flowed_at_s
+        if flowed_at_s is None or now_s - flowed_at_s > FLOW_S:
+            self._path.fleet.flowed(self.replica, now_s)
 
     def set_reading(self, wanted: bool) -> None:
         """Read the answer on, or leave it in the network until the caller has caught up."""
@@ -110,7 +118,7 @@ class Attempt:
 
     def made_progress_within(self, seconds: float, now_s: float) -> bool:
         """Whether the replica was seen to produce output, for whomever, in the last `seconds`."""
-        progress_at_s = self.replica.progress_at_s
+        progress_at_s = self.replica.condition.progress_at_s
         return progress_at_s is not None and now_s - progress_at_s < seconds
 
     def may_have_been_stale(self, now_s: float) -> bool:
@@ -134,4 +142,9 @@ class Attempt:
 
     def settle(self, outcome: Outcome, now_s: float) -> None:
         """The attempt has ended, for the fleet's ledger too."""
-        self._path.fleet.settle(self._ticket, outcome, now_s)
+        sign = self.sign
+        if sign == Sign.SILENT:
+            timeouts = self._path.settings.timeouts
+            limit_s = timeouts.idle_s if self._has_output else timeouts.first_output_s
+            sign = Sign.NOTHING if self.made_progress_within(limit_s, now_s) else Sign.FAILED
+        self._path.fleet.settle(self._ticket, outcome, now_s, sign)

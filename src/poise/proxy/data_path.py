@@ -176,6 +176,7 @@ class DataPath:
             self.counters.times.follow(self.fleet.served_models)
             await asyncio.sleep(TICK_S)
             now_s = monotonic()
+            self.fleet.heal(now_s)
             for client in tuple(self.clients):
                 try:
                     client.tick(now_s)

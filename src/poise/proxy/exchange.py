@@ -10,7 +10,7 @@ from poise.proxy.answer import PlainAnswer, StreamAnswer
 from poise.proxy.attempt import Attempt
 from poise.proxy.ended import note_end
 from poise.proxy.request_log import RequestLine
-from poise.proxy.retry import MALFORMED, STALE, STOPPED, TIMED_OUT, Failure, FailureKind
+from poise.proxy.retry import MALFORMED, STALE, STOPPED, TIMED_OUT, Failure, FailureKind, sign_of_error
 from poise.wire.answers import RefusedInStream, Usage
 from poise.wire.http import AnswerHead, error_body, refusal_headers, status_line
 
@@ -96,8 +96,8 @@ class Exchange:
     def _place(self) -> None:
         path = self._path
         began_s = monotonic()
+        pool = path.fleet.pool(self._facts.model)
         try:
-            pool = path.fleet.pool(self._facts.model)
             tried = [replica.slot for replica in pool.replicas if replica in self._tried] if self._tried else ()
             decision = path.policy.choose(self._facts, pool, began_s, tried)
             replica = path.fleet.at(decision.slot) if isinstance(decision, Send) else None
@@ -113,7 +113,7 @@ class Exchange:
             self._attempts += 1
             self._tried += (replica,)
             self._send_to(replica, decision.reason, now_s)
-        elif isinstance(decision, Wait) and not self._tried:
+        elif isinstance(decision, Wait) and not self._tried and not pool.hopeless:
             self.stage = Stage.WAITING
             self._until_s = decision.until_s
         else:
@@ -166,16 +166,17 @@ class Exchange:
         lines = [status_line(101), *head.lines, b"connection: upgrade\r\nupgrade: websocket\r\n\r\n"]
         self._client.tunnel_to(connection, b"".join(lines), rest)
 
-    def refused(self, kept: PlainAnswer, status: int) -> None:
+    def refused(self, kept: PlainAnswer, status: int, body: bytes) -> None:
         """The replica answered with a 5xx: try elsewhere, else pass its own answer on."""
         assert self._attempt is not None
         self._kept = (kept, self._attempt)
         refusal = Refusal(status, "replica_error", "the replica answered with an error", "replica")
-        self.attempt_failed(Failure(FailureKind.REFUSED, refusal))
+        self.attempt_failed(Failure(FailureKind.REFUSED, refusal, sign_of_error(status, body)))
 
     def refused_in_stream(self, refused: RefusedInStream) -> None:
         """The stream's first event is an error: a refusal with a status of its own, whatever the head said."""
         self._let_go()
+        self._note(sign_of_error(refused.status, refused.body))
         outcome = Outcome.FAILED if refused.status >= 500 else Outcome.CALLER_ERROR
         if refused.status >= 500 and self._may_retry(FailureKind.REFUSED):
             self._settle(outcome)
@@ -207,6 +208,7 @@ class Exchange:
             self._settle(Outcome.CANCELLED)
             self._send_to(attempt.replica, attempt.reason, now_s, fresh=True)
             return
+        self._note(failure.sign)
         if self._may_retry(failure.kind):
             self._settle(Outcome.FAILED)
             self._place()
@@ -235,7 +237,7 @@ class Exchange:
         route = self._request.route
         if status < 400 and route is not None and route.timed:
             self._path.counters.times.of(self._facts.model).first_output_s.observe(first_output_s)
-        if self._attempt is not None:
+        if self._attempt is not None and status < 400:
             self._attempt.first_output(now_s)
         self._client.release_body(self._request)
 
@@ -256,6 +258,7 @@ class Exchange:
 
     def failed(self, failure: Failure) -> None:
         """The answer has ended for the caller, and it was not a whole one."""
+        self._note(failure.sign)
         self._end(Outcome.FAILED, failure.refusal.status, error=failure.kind)
 
     def cancel(self) -> None:
@@ -294,6 +297,8 @@ class Exchange:
         stage = self.stage
         if stage == Stage.ANSWERING:
             if self.active or self._client.write_paused:
+                if self.active and self._attempt is not None:
+                    self._attempt.flows(now_s)
                 self.active = False
                 self._quiet_since_s = now_s
             elif now_s - self._quiet_since_s > timeouts.idle_s:
@@ -342,6 +347,11 @@ class Exchange:
     def _let_go(self) -> None:
         if self._attempt is not None:
             self._attempt.let_go()
+
+    def _note(self, sign: int) -> None:
+        """What the attempt's end will say of the replica."""
+        if self._attempt is not None:
+            self._attempt.sign = sign
 
     def _settle(self, outcome: Outcome) -> None:
         attempt, self._attempt = self._attempt, None

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from poise.core.errors import Refusal
+from poise.health.breaker import Sign
 
 WINDOW_S = 10.0
 """The retry budget is a share of the requests of this long."""
@@ -33,16 +34,22 @@ class FailureKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One failed attempt. `refusal` is what the caller is told if no other replica is tried."""
+    """One failed attempt. `refusal` is what the caller is told if no other replica is tried.
+
+    `sign` is what it says of the replica.
+    """
 
     kind: FailureKind
     refusal: Refusal
+    sign: int = Sign.FAILED
 
 
 UNREACHABLE = Failure(
     FailureKind.UNREACHABLE,
     Refusal(502, "replica_unreachable", "the replica could not be reached", "replica"),
+    Sign.SILENT,
 )
+NOTHING_LISTENS = Failure(UNREACHABLE.kind, UNREACHABLE.refusal, Sign.UNREACHABLE)
 LOST = Failure(
     FailureKind.LOST,
     Refusal(502, "replica_lost", "the replica ended its answer before it was finished", "replica"),
@@ -58,14 +65,30 @@ MALFORMED = Failure(
 TIMED_OUT = Failure(
     FailureKind.TIMED_OUT,
     Refusal(504, "replica_timeout", "the replica did not answer within the time limit", "replica"),
+    Sign.SILENT,
 )
 STOPPED = Failure(
     FailureKind.STOPPED,
     Refusal(
         503, "gateway_stopped", "the gateway was stopped before the answer was complete", "gateway", retry_after_s=1
     ),
+    Sign.NOTHING,
 )
 STALE = Failure(FailureKind.STALE_CONNECTION, LOST.refusal)
+
+DRAINING_WORDS = b"cannot schedule new futures"
+"""vLLM's 500 to every new request while it finishes those it has."""
+
+
+def sign_of_error(status: int, body: bytes) -> int:
+    """What an error answer of a replica, given as such or inside a stream, says of the replica.
+
+    A 503 in the shape of an API's error comes from an engine that works and has a full queue; one of another shape
+    comes from what stands before a broken one.
+    """
+    if status < 500 or status == 501 or (status == 503 and body.lstrip().startswith(b"{") and b'"error"' in body):
+        return Sign.NOTHING
+    return Sign.DRAINS if status == 500 and DRAINING_WORDS in body else Sign.FAILED
 
 
 class RetryBudget:

@@ -9,7 +9,7 @@ from typing import cast
 
 import httptools
 
-from poise.core.errors import PoiseError
+from poise.core.errors import PoiseError, nothing_listens
 from poise.core.replica import ReplicaAddress
 
 LARGEST_ANSWER_BYTES = 4 * 1024 * 1024
@@ -19,7 +19,15 @@ KEEP_IDLE_S = 4.0
 
 
 class GetError(PoiseError):
-    """A page could not be got; the message says why and holds no address."""
+    """A page could not be got; the message says why and holds no address.
+
+    `status` is that of an answer which was not a 200. `refused` says that nothing listens there.
+    """
+
+    def __init__(self, message: str, *, status: int | None = None, refused: bool = False) -> None:
+        super().__init__(message)
+        self.status = status
+        self.refused = refused
 
 
 class _Stale(GetError):
@@ -45,7 +53,7 @@ class PageGetter:
         except TimeoutError:
             raise GetError(f"no answer within {timeout_s:g} s") from None
         except OSError as error:
-            raise GetError(f"no connection: {_reason(error)}") from None
+            raise GetError(f"no connection: {_reason(error)}", refused=nothing_listens(error)) from None
         finally:
             if not done:
                 self.close()
@@ -148,7 +156,7 @@ class _Connection(asyncio.Protocol):
             return
         self._head_complete = True
         if status != 200:
-            self._fail(GetError(f"the answer is {status}"))
+            self._fail(GetError(f"the answer is {status}", status=status))
         elif self._encoding not in (b"", b"identity"):
             self._fail(GetError(f"the answer is encoded, which was not asked for: {self._encoding.decode('latin-1')}"))
 

@@ -11,9 +11,10 @@ from poise.core.replica import ReplicaAddress
 from poise.core.tasks import TaskGroupOwner
 from poise.fleet.fleet import Fleet
 from poise.fleet.replica import Replica
+from poise.health.settings import HealthSettings
 from poise.telemetry.catalog import ModelCatalog
 from poise.telemetry.conditions import Conditions
-from poise.telemetry.readers import GPU_METRICS, GpuReader, MetricsReader, ModelsReader
+from poise.telemetry.readers import GPU_METRICS, GpuReader, HealthReader, MetricsReader, ModelsReader
 from poise.telemetry.settings import TelemetrySettings
 from poise.telemetry.watch import Page, Schedule
 from poise.telemetry.watches import Watches, page_at
@@ -32,6 +33,7 @@ class Poller:
         self,
         fleet: Fleet,
         settings: TelemetrySettings,
+        health: HealthSettings | None = None,
         clock: Callable[[], float] = monotonic_s,
         tls: ssl.SSLContext | None = None,
     ) -> None:
@@ -45,9 +47,13 @@ class Poller:
         interval_s, models_interval_s, now_s = settings.interval_s, settings.models_interval_s, clock()
         turns = Schedule(interval_s, settings.timeout_s, interval_s, interval_s, now_s, clock)
         models_turns = Schedule(models_interval_s, settings.models_timeout_s, 0.0, MODELS_RETRY_S, now_s, clock)
+        health = health or HealthSettings()
+        interval_s = health.interval_s
+        probes = Schedule(interval_s, health.timeout_s, interval_s, interval_s / 2, now_s, clock)
         self._gpu_page_of: dict[str, Page] = {}
         self._gpus = Watches(turns, self._tasks, self._new_gpu_reader, tls)
         self._metrics = Watches(turns, self._tasks, self._new_metrics_reader, tls)
+        self._health = Watches(probes, self._tasks, self._new_health_reader, tls)
         self._models = Watches(models_turns, self._tasks, self._new_models_reader, tls)
 
     async def start(self) -> None:
@@ -81,6 +87,7 @@ class Poller:
         self._gpus.follow(gpu_pages)
         self._models.follow({_models_page(server): replicas for server, replicas in servers.items()})
         self._metrics.follow({Page(server, "/metrics"): replicas for server, replicas in servers.items()})
+        self._health.follow({Page(server, "/health"): replicas for server, replicas in servers.items()})
         self._gpu_page_of = {replica.name: page for page, replicas in gpu_pages.items() for replica in replicas}
         self._show_models()
         self._generation = self._fleet.generation
@@ -102,6 +109,9 @@ class Poller:
             self._models.look_soon(_models_page(page.address))
 
         return MetricsReader(self._fleet, self._conditions, self._clock, self._gpu_utilisation, came_back)
+
+    def _new_health_reader(self, page: Page) -> HealthReader:
+        return HealthReader(self._fleet, self._conditions, self._clock)
 
     def _new_models_reader(self, page: Page) -> ModelsReader:
         return ModelsReader(self._conditions, self._show_models)

@@ -7,7 +7,9 @@ from poise.core.errors import PoiseError
 from poise.core.reading import LoadReading
 from poise.fleet.fleet import Fleet
 from poise.fleet.replica import Replica
+from poise.health.probes import Probe
 from poise.telemetry.conditions import Conditions
+from poise.telemetry.http_get import GetError
 from poise.wire.gpu_metrics import mean_utilisation, read_gpu_page
 from poise.wire.metrics import EnginePage, EnginePageReader
 from poise.wire.models import ModelEntry, read_models
@@ -19,6 +21,7 @@ EXPECTED = ("running", "waiting", "kv_usage_ratio")
 """Figures without which placement by load is partly blind."""
 
 METRICS, FIGURES, GPU_METRICS, MODELS = "metrics page", "some load figures", "gpu metrics page", "model list"
+HEALTH = "health page"
 
 
 class GpuReader:
@@ -114,11 +117,44 @@ class MetricsReader:
 
     def _fail(self, replica: Replica, error: PoiseError) -> None:
         self._fleet.scrape_failed(replica, str(error))
+        if isinstance(error, GetError) and error.refused:
+            self._fleet.probed(replica, Probe.REFUSED, self._clock())
         self._conditions.report(replica.name, METRICS, str(error))
 
     def _present(self) -> list[Replica]:
         """A replica may have left since the fleet was last looked at."""
         return [replica for replica in self.replicas if self._fleet.holds(replica)]
+
+
+class HealthReader:
+    """One server's health page, which is about all of its ranks."""
+
+    def __init__(self, fleet: Fleet, conditions: Conditions, clock: Callable[[], float]) -> None:
+        self.replicas: Sequence[Replica] = ()
+        self._fleet = fleet
+        self._conditions = conditions
+        self._clock = clock
+
+    def began(self) -> None:
+        """See `PageReader.began`."""
+
+    def read(self, page: bytes) -> None:
+        """See `PageReader.read`."""
+        self._probed(Probe.WELL, None)
+
+    def failed(self, error: PoiseError) -> None:
+        """See `PageReader.failed`. A server without such a page, or that asks for a key, lives."""
+        status = error.status if isinstance(error, GetError) else None
+        if status is not None and status < 500:
+            self._probed(Probe.WELL, None)
+        else:
+            refused = isinstance(error, GetError) and error.refused
+            self._probed(Probe.REFUSED if refused else Probe.MISSED, str(error))
+
+    def _probed(self, probe: int, problem: str | None) -> None:
+        for replica in self.replicas:
+            self._fleet.probed(replica, probe, self._clock())
+            self._conditions.report(replica.name, HEALTH, problem)
 
 
 class ModelsReader:

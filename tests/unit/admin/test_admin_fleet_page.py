@@ -36,7 +36,7 @@ def test_what_is_unknown_is_null() -> None:
     assert replica.keys() > PROMISED
     for field in ("model", "running", "waiting", "kv_usage_ratio", "metrics_age_s", "request_time_s"):
         assert replica[field] is None
-    assert (replica["url"], replica["state"]) == ("http://a:8000@1", "ready")
+    assert (replica["url"], replica["state"], replica["breaker"]) == ("http://a:8000@1", "ready", "closed")
     assert (replica["gpus"], replica["labels"]) == ([0, 1], {"bucket": "long"})
 
 

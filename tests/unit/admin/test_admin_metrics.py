@@ -91,7 +91,7 @@ def test_a_stale_reading_is_unknown_again_but_its_age_is_shown() -> None:
 
 def test_a_replica_is_in_exactly_one_state() -> None:
     fleet = fleet_of(2)
-    fleet.at(1).state = ReplicaState.DRAINING
+    fleet.drain("r1")
     states = page_of(fleet)["poise_replica_state"]
     assert {(s.labels["replica"], s.labels["state"]) for s in states if s.value == 1} == {
         ("r0", "ready"),

@@ -54,7 +54,12 @@ def test_a_successor_is_never_credited_with_its_predecessors_tickets() -> None:
     fleet.dispatch(new.slot, ASKED, 0.0)
     fleet.first_output(old, 1.0)
     fleet.settle(old, Outcome.COMPLETED, 2.0)
-    assert (new.in_flight, new.prefill_tokens, new.since_poll.tokens, new.progress_at_s) == (1, 1300, 1500, None)
+    assert (new.in_flight, new.prefill_tokens, new.since_poll.tokens, new.condition.progress_at_s) == (
+        1,
+        1300,
+        1500,
+        None,
+    )
     assert not old.replica.available
 
 
@@ -161,14 +166,14 @@ def test_output_tokens_are_progress_and_a_fallen_counter_is_a_restart_even_after
     a = fleet.at(0)
     for now_s, tokens in ((0.0, 100.0), (1.0, 100.0)):
         _read(fleet, a, now_s, generation_tokens=tokens)
-    assert (a.progress_at_s, a.restarts) == (None, 0)
+    assert (a.condition.progress_at_s, a.restarts) == (None, 0)
     _read(fleet, a, 2.0, generation_tokens=101.0)
-    assert (a.progress_at_s, a.restarts) == (2.0, 0)
+    assert (a.condition.progress_at_s, a.restarts) == (2.0, 0)
     fleet.advance(60.0)
     assert a.reading is None
     _read(fleet, a, 60.0, generation_tokens=None)
     _read(fleet, a, 61.0, generation_tokens=0.0)
-    assert (a.progress_at_s, a.restarts) == (2.0, 1)
+    assert (a.condition.progress_at_s, a.restarts) == (2.0, 1)
 
 
 def test_a_reading_is_believed_until_it_is_stale() -> None:

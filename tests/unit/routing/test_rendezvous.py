@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poise.fleet.replica import Replica
+from poise.health.condition import Condition
+from poise.health.settings import BreakerSettings, HealthSettings
 from poise.routing.rendezvous import rendezvous
 from support.fleets import spec
 
@@ -17,7 +19,9 @@ sessions = st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=50)
 
 
 def replicas_of(called: list[str]) -> list[Replica]:
-    return [Replica(spec(name), slot) for slot, name in enumerate(called)]
+    return [
+        Replica(spec(name), slot, Condition(BreakerSettings(), HealthSettings())) for slot, name in enumerate(called)
+    ]
 
 
 def homes(given: list[int], replicas: list[Replica]) -> dict[int, str]:
