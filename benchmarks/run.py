@@ -170,7 +170,7 @@ def main() -> int:
     started = time.monotonic()
     for name in names:
         if name == decision.NAME:
-            bench.documents.append(decision.document(machine.describe()))
+            bench.documents.append(decision.document(machine.describe(python_version())))
         else:
             bench.run(SCENARIOS[name])
     say(f"took {time.monotonic() - started:.0f} s")
