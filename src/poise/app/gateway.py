@@ -1,6 +1,5 @@
 """The composition root: builds every part of the gateway, and owns the order in which they start and stop."""
 
-import asyncio
 import os
 import socket
 from contextlib import AsyncExitStack
@@ -14,9 +13,11 @@ from starlette.applications import Starlette
 from poise.admin.metrics import Sources
 from poise.admin.server import AdminServer, admin_app
 from poise.app.errors import PortError, StartError
+from poise.app.host_names import HostNames, Resolve, resolve
 from poise.app.log import configure_log
 from poise.app.membership import Membership
 from poise.app.reload import Reloader
+from poise.app.upkeep import Upkeep
 from poise.config.changes import needs_restart
 from poise.config.load import ConfigInputs
 from poise.config.parts import (
@@ -31,7 +32,6 @@ from poise.config.parts import (
 )
 from poise.config.settings import Settings
 from poise.core.errors import ConfigError
-from poise.core.tasks import TaskGroupOwner
 from poise.fleet.fleet import Fleet
 from poise.proxy.data_path import DataPath
 from poise.proxy.listener import SharedPort
@@ -45,11 +45,15 @@ log = structlog.get_logger()
 class Gateway:
     """One gateway in the running event loop: `async with Gateway(settings)`, or `start` and `close`.
 
-    `inputs` is what the settings came from, and is followed; None for settings that stay as they are.
+    `inputs` is what the settings came from, and is followed; None for settings that stay as they are. `resolve` looks
+    host names up.
     Raises `ConfigError` if there is no replica, `StartError` if a file or port cannot be had.
     """
 
-    def __init__(self, settings: Settings, random: Random | None = None, *, inputs: ConfigInputs | None = None) -> None:
+    def __init__(
+        self, settings: Settings, random: Random | None = None, *, inputs: ConfigInputs | None = None,
+        resolve: Resolve = resolve,
+    ) -> None:  # fmt: skip
         _check_replicas(settings)
         self.settings = self._started_with = settings
         self._random = random or Random()
@@ -63,8 +67,10 @@ class Gateway:
             breaker=breaker_settings(settings),
             health=health,
         )
-        self.membership = Membership(self.fleet, {})
+        names = HostNames(resolve)
+        self.membership = Membership(self.fleet, names.addresses)
         self.membership.configure(replica_specs(settings))
+        self._upkeep = Upkeep(self.membership, names, self._reloader, lambda: self.settings.membership)
         self.poller = Poller(self.fleet, telemetry_settings(settings), health)
         self._request_log = _open_request_log(settings.log.requests)
         self.data_path = DataPath(
@@ -79,7 +85,6 @@ class Gateway:
             self.fleet, self.data_path.counters, policy_name(settings.policy.name), self._request_log
         )
         self._parts = AsyncExitStack()
-        self._tasks = TaskGroupOwner()
 
     @property
     def port(self) -> int:
@@ -112,10 +117,10 @@ class Gateway:
             server = AdminServer(self._admin_app(), listening)
             await server.start()
             parts.push_async_callback(server.close)
+            parts.push_async_callback(self._upkeep.close)
+            await self._upkeep.start()
             await self.poller.start()
             parts.push_async_callback(self.poller.close)
-            self._tasks.spawn(self._keep_membership(), name="membership")
-            parts.push_async_callback(self._tasks.close)
             self._parts = parts.pop_all()
 
     def _admin_app(self) -> Starlette:
@@ -154,13 +159,6 @@ class Gateway:
             configure_log(settings.log.level)
         if waiting := needs_restart(self._started_with, settings):
             log.warning("restart needed for what else has changed", keys=", ".join(waiting))
-
-    async def _keep_membership(self) -> None:
-        while True:
-            await asyncio.sleep(self.settings.membership.check_interval_s)
-            if self._reloader is not None:
-                self._reloader.look()
-            self.membership.reconcile()
 
     async def __aenter__(self) -> Self:
         await self.start()

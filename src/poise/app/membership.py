@@ -56,8 +56,11 @@ class Membership:
         self._removed &= names
         self._drained &= names
         drained = {name for family, members in families.items() for name in members if {family, name} & self._drained}
-        for action in plan(self._wanted(), drained, self._fleet):
+        wanted = self._wanted()
+        for action in plan(wanted, drained, self._fleet):
             self._take(action)
+        for name, spec in wanted.items():
+            self._fleet.locate(name, () if spec.address.ip else tuple(self._addresses.get(spec.address.host, ())))
 
     # -- the admin API
 

@@ -127,6 +127,13 @@ class Fleet:
         replica.spec = spec
         self._membership_changed()
 
+    def locate(self, name: str, hosts: tuple[str, ...]) -> None:
+        """The addresses that a replica's host name stands for now; none if it is not known, or no name."""
+        replica = self._by_name[name]
+        if replica.hosts != hosts:
+            replica.hosts = hosts
+            self._membership_changed()
+
     def serves(self, replica: Replica, models: tuple[str, ...]) -> None:
         """The replica's own model list, as its `/v1/models` gave it; ignored where the configuration names a model."""
         if replica.spec.model is None and replica.models != models:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from poise.core.replica import ReplicaSpec, ReplicaState, Source
+from poise.core.replica import ReplicaSpec, Source
 from poise.fleet.replica import Replica
 
 
@@ -46,7 +46,7 @@ def plan(wanted: Mapping[str, ReplicaSpec], drained: Collection[str], present: I
             actions.append(Action(Step.JOIN, spec))
         elif replica.spec != spec:
             actions.append(Action(Step.CHANGE, spec))
-        drains = replica is not None and replica.state is ReplicaState.DRAINING
+        drains = replica is not None and replica.condition.taken_out  # one that drains by itself is none of ours
         if drains != (name in drained):
             actions.append(Action(Step.RESUME if drains else Step.DRAIN, spec))
     return actions

@@ -27,16 +27,15 @@ class Replica:
     """
 
     __slots__ = (
-        "available", "condition", "failed_scrapes", "generated_tokens", "gpu", "hit_rate", "in_flight", "kv",
-        "last_dispatch", "leaving", "max_concurrency", "mean_request_time_s", "models", "name", "outcomes", "pools",
-        "prefill_tokens", "queue", "reading", "reading_at_s", "recovered_s", "request_time_s", "restarts",
+        "available", "condition", "failed_scrapes", "generated_tokens", "gpu", "hit_rate", "hosts", "in_flight",
+        "kv", "last_dispatch", "leaving", "max_concurrency", "mean_request_time_s", "models", "name", "outcomes",
+        "pools", "prefill_tokens", "queue", "reading", "reading_at_s", "recovered_s", "request_time_s", "restarts",
         "scrape_error", "seed", "share", "since_poll", "slot", "spared", "spec", "terms",
     )  # fmt: skip
 
     def __init__(self, spec: ReplicaSpec, slot: int, condition: Condition) -> None:
         self.spec = spec
-        self.name = spec.name
-        self.slot = slot
+        self.name, self.slot = spec.name, slot
         self.seed = xxhash.xxh3_64_intdigest(spec.name.encode()) & SEED_MASK
         self.condition = condition
         self.pools: tuple[Pool, ...] = ()
@@ -47,6 +46,8 @@ class Replica:
         self.share = slow_start.FULL
         """What it may carry of what its peers do: see `poise.health.slow_start`."""
         self.available = True
+        self.hosts: tuple[str, ...] = ()
+        """Addresses that new connections go to, if they are not looked up for each."""
         self.leaving = False
         """Whether it goes for good once its last request has ended."""
         self.max_concurrency: int | None = None

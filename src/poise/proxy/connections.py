@@ -4,11 +4,14 @@ import asyncio
 import ssl
 import time
 from functools import cache
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from poise.core.replica import ReplicaAddress
+from poise.core.dial import Dialer
 from poise.proxy.upstream import UpstreamConnection
 from poise.proxy.write_batch import WriteBatch
+
+if TYPE_CHECKING:
+    from poise.fleet.replica import Replica
 
 REUSE_S = 4.0
 """Longest idle time before a connection is retired: vLLM closes idle ones after 5.0 s (uvicorn's default)."""
@@ -30,11 +33,12 @@ class ReplicaConnections:
     """Idle connections to one replica, newest on top. Counterpart: `UpstreamConnection`."""
 
     __slots__ = (
-        "_address",
+        "_dialer",
+        "_hosts",
         "_idle",
         "_learned_until_s",
+        "_replica",
         "_reuse_s",
-        "_tls",
         "authority",
         "has_rank",
         "head",
@@ -42,10 +46,13 @@ class ReplicaConnections:
         "writes",
     )
 
-    def __init__(self, address: ReplicaAddress, writes: WriteBatch) -> None:
-        self._address = address
+    def __init__(self, replica: "Replica", writes: WriteBatch) -> None:
+        self._replica = replica
+        self._hosts = replica.hosts
+        """Those that idle connections were last compared with."""
         self.writes = writes
-        self._tls = _default_tls() if address.tls else None
+        address = replica.spec.address
+        self._dialer = Dialer(address, _default_tls)
         self.has_rank = address.rank is not None
         self._idle: list[UpstreamConnection] = []
         self._reuse_s = REUSE_S
@@ -71,7 +78,8 @@ class ReplicaConnections:
 
     def give_back(self, connection: UpstreamConnection) -> None:
         """The connection has answered and may be used again."""
-        if not self.open:
+        hosts = self._replica.hosts
+        if not self.open or (hosts and connection.host not in hosts):
             connection.transport.close()
             return
         connection.idle_since_s = time.monotonic()
@@ -88,7 +96,13 @@ class ReplicaConnections:
                 self._learned_until_s = now_s + LEARNED_FOR_S
 
     def retire(self) -> None:
-        """Close connections that have been idle for too long."""
+        """Close connections that have been idle for too long, or lead to an address that is not the replica's now."""
+        hosts = self._replica.hosts
+        if hosts != self._hosts:
+            self._hosts = hosts
+            for connection in [connection for connection in self._idle if connection.host not in hosts]:
+                self._idle.remove(connection)
+                connection.transport.close()
         now_s = time.monotonic()
         limit_s = self._reuse_limit_s(now_s)
         while self._idle and now_s - self._idle[0].idle_since_s > limit_s:
@@ -102,10 +116,11 @@ class ReplicaConnections:
 
     async def connect(self) -> UpstreamConnection:
         """A new connection. Raises `OSError` if the replica cannot be reached."""
-        connection = UpstreamConnection(self)
-        await asyncio.get_running_loop().create_connection(
-            lambda: cast("asyncio.Protocol", connection), self._address.host, self._address.port, ssl=self._tls
+        protocol, host = await self._dialer.open(
+            lambda: cast("asyncio.Protocol", UpstreamConnection(self)), self._replica.hosts
         )
+        connection = cast("UpstreamConnection", protocol)
+        connection.host = host
         return connection
 
     def _reuse_limit_s(self, now_s: float) -> float:

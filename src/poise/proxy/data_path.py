@@ -152,7 +152,7 @@ class DataPath:
         """The connections to `replica`."""
         found = self._connections.get(replica)
         if found is None:
-            found = self._connections[replica] = ReplicaConnections(replica.spec.address, self.writes)
+            found = self._connections[replica] = ReplicaConnections(replica, self.writes)
         return found
 
     def refused_by_gateway(self, refusal: Refusal, request: IncomingRequest) -> None:

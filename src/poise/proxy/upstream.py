@@ -26,14 +26,16 @@ class UpstreamConnection:
 
     __slots__ = (
         "_answer_has_begun", "_answered", "_body_parts", "_chunks", "_done", "_head", "_headers", "_keep_alive",
-        "_parser", "_parts", "_poll", "_unsent", "_until_close", "connections", "exchange", "idle_since_s", "on_body",
-        "reused", "transport",
+        "_parser", "_parts", "_poll", "_unsent", "_until_close", "connections", "exchange", "host", "idle_since_s",
+        "on_body", "reused", "transport",
     )  # fmt: skip
 
     transport: asyncio.Transport
 
     def __init__(self, connections: "ReplicaConnections") -> None:
         self.connections = connections
+        self.host = ""
+        """The address it leads to, or the name that was looked up for it."""
         self.exchange: Exchange | None = None
         self.reused = False
         self.idle_since_s = 0.0

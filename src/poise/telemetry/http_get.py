@@ -5,10 +5,12 @@ import functools
 import os
 import socket
 import ssl
+from collections.abc import Sequence
 from typing import cast
 
 import httptools
 
+from poise.core.dial import Dialer
 from poise.core.errors import PoiseError, nothing_listens
 from poise.core.replica import ReplicaAddress
 
@@ -39,15 +41,21 @@ class PageGetter:
 
     def __init__(self, address: ReplicaAddress, tls: ssl.SSLContext | None = None) -> None:
         self._address = address
-        self._tls = (tls or _system_tls()) if address.tls else None
+        self._dialer = Dialer(address, lambda: tls or _system_tls())
         self._connection: _Connection | None = None
+        self._host = ""
 
-    async def get(self, target: str, timeout_s: float) -> bytes:
-        """The body of the answer to `GET target`. Raises `GetError` for everything but a whole 200 in time."""
+    async def get(self, target: str, timeout_s: float, hosts: Sequence[str] = ()) -> bytes:
+        """The body of the answer to `GET target`. Raises `GetError` for everything but a whole 200 in time.
+
+        `hosts` are the addresses of the server; if there are none, its name is looked up for a new connection.
+        """
+        if hosts and self._host not in hosts:
+            self.close()
         done = False
         try:
             async with asyncio.timeout(timeout_s):
-                body = await self._get(target)
+                body = await self._get(target, hosts)
             done = True
             return body
         except TimeoutError:
@@ -64,7 +72,7 @@ class PageGetter:
             self._connection.transport.abort()
             self._connection = None
 
-    async def _get(self, target: str) -> bytes:
+    async def _get(self, target: str, hosts: Sequence[str]) -> bytes:
         request = (
             f"GET {target} HTTP/1.1\r\nhost: {self._address.authority}\r\naccept: */*\r\nuser-agent: poise\r\n\r\n"
         ).encode()
@@ -74,9 +82,7 @@ class PageGetter:
             except _Stale:
                 pass
         self.close()
-        _, self._connection = await asyncio.get_running_loop().create_connection(
-            _Connection, self._address.host, self._address.port, ssl=self._tls
-        )
+        self._connection, self._host = await self._dialer.open(_Connection, hosts)
         return await self._connection.get(request)
 
 

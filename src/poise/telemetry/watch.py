@@ -3,7 +3,7 @@
 import asyncio
 import math
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -68,6 +68,8 @@ class Watch:
 
     def __init__(self, page: Page, reader: PageReader, schedule: Schedule, tls: ssl.SSLContext | None = None) -> None:
         self.offset_s = 0.0
+        self.hosts: Sequence[str] = ()
+        """The addresses of the page's server, if they are known."""
         self._target = page.target
         self._reader = reader
         self._schedule = schedule
@@ -90,7 +92,7 @@ class Watch:
     async def _look(self) -> bool:
         self._reader.began()
         try:
-            self._reader.read(await self._getter.get(self._target, self._schedule.timeout_s))
+            self._reader.read(await self._getter.get(self._target, self._schedule.timeout_s, self.hosts))
         except PoiseError as error:
             self._reader.failed(error)
             return False

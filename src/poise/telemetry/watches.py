@@ -61,6 +61,7 @@ class Watches(Generic[ReaderT]):
             offset_s = self._schedule.interval_s * position / len(wanted)
             running = self._running.get(page) or self._start(page, offset_s)
             running.watch.offset_s = offset_s
+            running.watch.hosts = replicas[0].hosts if replicas[0].spec.address.host == page.address.host else ()
             running.reader.replicas = replicas
 
     def _start(self, page: Page, offset_s: float) -> _Running[ReaderT]:

@@ -116,6 +116,17 @@ def test_a_change_keeps_the_ledger() -> None:
     assert a.models is None, "asked for anew"
 
 
+def test_where_a_name_leads_is_said_once() -> None:
+    fleet = _fleet("a")
+    (a,) = fleet
+    fleet.locate("a", ("10.0.0.1",))
+    before = fleet.generation
+    fleet.locate("a", ("10.0.0.1",))
+    assert (a.hosts, fleet.generation) == (("10.0.0.1",), before)
+    fleet.locate("a", ())
+    assert (a.hosts, fleet.generation) == ((), before + 1), "watchers learn of it by the generation"
+
+
 def test_a_ticket_settles_once_and_its_first_output_counts_once() -> None:
     fleet = _fleet("a")
     ticket = fleet.dispatch(0, ASKED, 0.0)

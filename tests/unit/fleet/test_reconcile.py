@@ -45,9 +45,7 @@ def test_one_plan_brings_about_what_is_wanted_and_keeps_what_can_be_kept(
         bring_about(fleet, wanted, drained)
         there = {replica.name: replica for replica in fleet if not replica.leaving}
         assert {name: replica.spec for name, replica in there.items()} == wanted
-        assert {name for name, replica in there.items() if replica.state is ReplicaState.DRAINING} == (
-            drained & wanted.keys()
-        )
+        assert {name for name, replica in there.items() if replica.condition.taken_out} == (drained & wanted.keys())
         for name, replica in before.items():
             kept = name in wanted and wanted[name].address == replica.spec.address
             assert (there.get(name) is replica) == kept
