@@ -3,7 +3,7 @@ caller made up."""
 
 import resource
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from poise import __version__
@@ -15,6 +15,7 @@ from poise.health.breaker import BreakerState
 from poise.proxy.counters import Counters
 from poise.proxy.request_log import RequestLog
 from poise.proxy.times import ModelTimes
+from poise.proxy.trail import Trails
 from poise.report.histogram import Histogram
 
 
@@ -26,6 +27,7 @@ class Sources:
     counters: Counters
     policy: str
     log: RequestLog | None = None
+    trails: Trails = field(default_factory=lambda: Trails(0))
 
     @property
     def replicas(self) -> list[Replica]:

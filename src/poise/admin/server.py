@@ -5,6 +5,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -15,12 +16,13 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from poise.admin.control import Membership, control_routes, problem, refused
+from poise.admin.decisions_page import MOST, decisions_page
 from poise.admin.exposition import CONTENT_TYPE
 from poise.admin.fleet_page import fleet_page
 from poise.admin.guard import AdminGuard
 from poise.admin.metrics import Sources, metrics_page
 from poise.core.clock import monotonic_s
-from poise.core.errors import PoiseError
+from poise.core.errors import ConfigError, PoiseError
 from poise.core.secret import Secret
 from poise.core.tasks import TaskGroupOwner
 
@@ -42,7 +44,16 @@ def admin_app(
     def fleet(_: Request) -> Response:
         return JSONResponse(fleet_page(sources.fleet, monotonic_s()))
 
-    pages = {"/metrics": metrics, "/healthz": healthz, "/readyz": readyz, "/api/fleet": fleet}
+    def decisions(request: Request) -> Response:
+        return JSONResponse(decisions_page(sources.trails, **_filters(request)))
+
+    pages = {
+        "/metrics": metrics,
+        "/healthz": healthz,
+        "/readyz": readyz,
+        "/api/fleet": fleet,
+        "/api/decisions": decisions,
+    }
     return Starlette(
         routes=[*(Route(path, _inline(page)) for path, page in pages.items()), *control_routes(membership)],
         middleware=[Middleware(AdminGuard, key=key)],
@@ -86,6 +97,19 @@ class _OwnedServer(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def _filters(request: Request) -> dict[str, Any]:
+    """What the query of `/api/decisions` asks for. Raises `ConfigError` for what it does not know."""
+    asked: dict[str, Any] = dict(request.query_params)
+    if unknown := asked.keys() - {"replica", "request_id", "limit"}:
+        raise ConfigError(f"unknown filter {min(unknown)!r}", hint="known are replica, request_id and limit")
+    limit = asked.get("limit")
+    if limit is not None:
+        if not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= MOST):
+            raise ConfigError(f"limit is {limit!r}", hint=f"it is a whole number, 1 to {MOST}")
+        asked["limit"] = int(limit)
+    return asked
 
 
 def _inline(page: Callable[[Request], Response]) -> Callable[..., object]:

@@ -82,7 +82,11 @@ class Gateway:
             log=self._request_log,
         )
         self._sources = Sources(
-            self.fleet, self.data_path.counters, policy_name(settings.policy.name), self._request_log
+            self.fleet,
+            self.data_path.counters,
+            policy_name(settings.policy.name),
+            self._request_log,
+            self.data_path.trails,
         )
         self._parts = AsyncExitStack()
 

@@ -27,6 +27,7 @@ def data_path_settings(settings: Settings) -> DataPathSettings:
         retry=RetrySettings(**settings.retry.model_dump()),
         cors=Cors(**settings.cors.model_dump()),
         reveal_replica=settings.reveal_replica,
+        decisions_kept=settings.log.decisions,
     )
 
 

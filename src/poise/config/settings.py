@@ -237,6 +237,12 @@ class LogSection(Section):
     requests: str | None = Field(
         default=None, description='one JSON line per request into this file, "-" is standard error'
     )
+    decisions: int = Field(
+        default=200,
+        ge=0,
+        le=10_000,
+        description="recent requests whose decisions /api/decisions explains; 0 keeps none",
+    )
     level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="least level of the gateway's log"
     )

@@ -32,7 +32,7 @@ class Attempt:
 
     __slots__ = (
         "_connecting", "_connection", "_exchange", "_has_output", "_path", "_request", "_ticket", "reason", "replica",
-        "sent_s", "sign",
+        "sent_s", "sign", "trace_headers",
     )  # fmt: skip
 
     def __init__(
@@ -51,6 +51,8 @@ class Attempt:
         self.sign: int | None = None
         """What its end says of the replica, if not what its outcome does."""
         self._has_output = False
+        self.trace_headers = b""
+        """Header lines that make the replica's work part of the request's trace."""
 
     def start(self, now_s: float, *, fresh: bool = False) -> None:
         """Send the request, at once if there is an idle connection and it need not be `fresh`."""
@@ -77,7 +79,7 @@ class Attempt:
     def _send_on(self, connection: "UpstreamConnection", now_s: float) -> None:
         request = self._request
         body = request.body
-        parts = [request.method, b" ", request.target, connection.connections.head, *request.head]
+        parts = [request.method, b" ", request.target, connection.connections.head, *request.head, self.trace_headers]
         parts += (b"x-request-id: ", request.request_id)
         if self._path.keys is None:
             for name, value in request.credentials:

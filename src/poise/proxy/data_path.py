@@ -15,6 +15,7 @@ from poise.proxy.local import ModelList
 from poise.proxy.request import IncomingRequest
 from poise.proxy.request_log import RequestLine, RequestLog
 from poise.proxy.retry import RetryBudget
+from poise.proxy.trail import Trails
 from poise.proxy.write_batch import WriteBatch
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class DataPath:
         self.models = models
         self.log = log
         self.counters = Counters()
+        self.trails = Trails(settings.decisions_kept)
         self.clients: set[ClientConnection] = set()
         self.retries = RetryBudget(settings.retry.budget_ratio, settings.retry.budget_floor)
         self.tasks = TaskGroupOwner()
@@ -175,6 +177,7 @@ class DataPath:
         while True:
             self.counters.times.follow(self.fleet.served_models)
             await asyncio.sleep(TICK_S)
+            self.trails.tick()
             now_s = monotonic()
             self.fleet.heal(now_s)
             for client in tuple(self.clients):

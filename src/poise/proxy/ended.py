@@ -1,4 +1,4 @@
-"""What is written down of a request that has ended: counted once, and logged in one line."""
+"""What is written down of a request that has ended: counted once, logged in one line, and its trail closed."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -8,11 +8,12 @@ from poise.proxy.request_log import RequestLine
 if TYPE_CHECKING:
     from poise.proxy.data_path import DataPath
     from poise.proxy.routes import Route
+    from poise.proxy.trail import Trail
 
 _COMPLETED: Final = Outcome.COMPLETED
 
 
-def note_end(path: "DataPath", line: RequestLine, route: "Route") -> None:
+def note_end(path: "DataPath", line: RequestLine, route: "Route", trail: "Trail | None") -> None:
     """Count the request that `line` tells of, and log it. Said once of every exchange."""
     counters = path.counters
     counters.in_flight -= 1
@@ -28,3 +29,5 @@ def note_end(path: "DataPath", line: RequestLine, route: "Route") -> None:
             times.output_token_s.observe((line.duration_s - first_output_s) / (tokens - 1))
     if path.log is not None:
         path.log.write(line)
+    if trail is not None:
+        path.trails.ended(trail, line)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from poise.proxy.data_path import DataPath
     from poise.proxy.request import IncomingRequest
     from poise.proxy.routes import Route
+    from poise.proxy.trail import Trail
     from poise.proxy.upstream import UpstreamConnection
 
 NO_REPLICA = Refusal(503, "no_replica", "no replica can take the request now", "gateway", retry_after_s=1)
@@ -53,8 +54,8 @@ class Exchange:
 
     __slots__ = (
         "_attempt", "_attempts", "_client", "_facts", "_first_output_s", "_kept", "_last_refusal", "_path",
-        "_queue_s", "_quiet_since_s", "_request", "_started_s", "_tried", "_until_s", "active", "answer", "out",
-        "request_generates", "stage", "usage",
+        "_queue_s", "_quiet_since_s", "_request", "_started_s", "_trail", "_tried", "_until_s", "active", "answer",
+        "out", "request_generates", "stage", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -84,6 +85,7 @@ class Exchange:
         self._first_output_s: float | None = None
         self._started_s = self._quiet_since_s = monotonic()
         self._until_s = 0.0
+        self._trail: Trail | None = None
 
     # -- placing
 
@@ -91,6 +93,7 @@ class Exchange:
         """Place the request for the first time."""
         self._path.counters.in_flight += 1
         self._path.retries.request(self._started_s)
+        self._trail = self._path.trails.begin(self._request, self._facts, self._started_s)
         self._place()
 
     def _place(self) -> None:
@@ -107,6 +110,8 @@ class Exchange:
             return
         now_s = monotonic()
         path.counters.decision_s.observe(now_s - began_s)
+        if self._trail is not None:
+            self._trail.decided(pool.replicas, decision, tried, began_s, now_s)
         if replica is not None:
             if self._attempts == 0:
                 self._queue_s = now_s - self._started_s
@@ -122,6 +127,8 @@ class Exchange:
     def _send_to(self, replica: "Replica", reason: str, now_s: float, *, fresh: bool = False) -> None:
         ticket = self._path.fleet.dispatch(replica.slot, self._facts, now_s)
         self._attempt = attempt = Attempt(self._path, self, self._request, ticket, reason)
+        if self._trail is not None:
+            attempt.trace_headers = self._trail.sent()
         self._show(attempt)
         self.stage = Stage.CONNECTING
         attempt.start(now_s, fresh=fresh)
@@ -177,6 +184,8 @@ class Exchange:
         """The stream's first event is an error: a refusal with a status of its own, whatever the head said."""
         self._let_go()
         self._note(sign_of_error(refused.status, refused.body))
+        if self._trail is not None:
+            self._trail.failed(FailureKind.REFUSED)
         outcome = Outcome.FAILED if refused.status >= 500 else Outcome.CALLER_ERROR
         if refused.status >= 500 and self._may_retry(FailureKind.REFUSED):
             self._settle(outcome)
@@ -195,6 +204,8 @@ class Exchange:
         if self.stage == Stage.ENDED:
             return
         self._let_go()
+        if self._trail is not None:
+            self._trail.failed(failure.kind)
         if self.stage == Stage.ANSWERING:
             assert self.answer is not None
             self.answer.broken_off(failure)
@@ -239,6 +250,8 @@ class Exchange:
             self._path.counters.times.of(self._facts.model).first_output_s.observe(first_output_s)
         if self._attempt is not None and status < 400:
             self._attempt.first_output(now_s)
+        if self._trail is not None:
+            self._trail.first_output(now_s)
         self._client.release_body(self._request)
 
     def tunnel_ended(self) -> None:
@@ -356,7 +369,10 @@ class Exchange:
     def _settle(self, outcome: Outcome) -> None:
         attempt, self._attempt = self._attempt, None
         if attempt is not None:
-            attempt.settle(outcome, monotonic())
+            now_s = monotonic()
+            attempt.settle(outcome, now_s)
+            if self._trail is not None:
+                self._trail.attempt_ended(outcome, now_s)
 
     def _end(self, outcome: Outcome, status: int, error: str | None = None) -> None:
         self._settle(outcome)
@@ -364,7 +380,7 @@ class Exchange:
         self.answer = self._kept = None  # answers hold the exchange: without the ring, no garbage to collect
         request, route = self._request, self._request.route
         assert route is not None
-        note_end(self._path, self._line(route, outcome, status, error), route)
+        note_end(self._path, self._line(route, outcome, status, error), route, self._trail)
         self._client.exchange_ended(request)
 
     def _line(self, route: "Route", outcome: Outcome, status: int, error: str | None) -> RequestLine:

@@ -76,3 +76,5 @@ class DataPathSettings:
     retry: RetrySettings = field(default_factory=RetrySettings)
     cors: Cors = field(default_factory=Cors)
     reveal_replica: bool = True
+    decisions_kept: int = 200
+    """Recent requests whose decisions can be explained."""

@@ -55,8 +55,16 @@ async def get(
     async def send(message: Any) -> None:
         sent.append(message)
 
+    path, _, query = path.partition("?")
     raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
-    scope = {"type": "http", "method": method, "path": path, "headers": raw, "query_string": b"", "root_path": ""}
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "headers": raw,
+        "query_string": query.encode(),
+        "root_path": "",
+    }
     app = admin_app(
         Sources(Fleet(), Counters(), "random"), lambda: ready, membership or Recorder(), key and Secret(key)
     )
@@ -199,3 +207,15 @@ async def test_pages_of_other_sites_cannot_change_the_fleet(headers: dict[str, s
         status, _, _ = await get(path, method=method, headers=headers, membership=membership, sent_body=b"{}")
         assert ((status in (201, 202)), bool(membership.asked)) == (allowed, allowed)
     assert (await get("/metrics", headers=headers))[0] == 200
+
+
+async def test_decisions_are_json_and_filters_are_checked() -> None:
+    status, kind, body = await get("/api/decisions?replica=r1&request_id=x&limit=5")
+    assert (status, kind, json.loads(body)) == (200, "application/json", {"decisions": []})
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=x", "limit=-1", "limit=99999", "limit=٣", "colour=red", "limit="])
+async def test_a_filter_that_makes_no_sense_is_refused_with_a_hint(query: str) -> None:
+    status, _, body = await get(f"/api/decisions?{query}")
+    assert status == 422
+    assert json.loads(body)["error"]["hint"]
