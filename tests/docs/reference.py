@@ -85,7 +85,7 @@ def _kind(kind: Any) -> str:
     if origin is tuple:
         item = (get_args(arguments[0]) or arguments)[0]  # without what Annotated adds to it
         return _LISTS[item]
-    return _TYPES.get(kind) or "names and texts"
+    return _TYPES.get(kind) or ("names and texts" if str in arguments[1:] else "names and models")
 
 
 def _range(field: FieldInfo) -> list[str]:

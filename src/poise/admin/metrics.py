@@ -140,6 +140,12 @@ EXPORTS: tuple[Export, ...] = (
         ("reason",),
         lambda counters: [((reason,), count) for reason, count in counters.retries.items()],
     ),
+    _counted(
+        "poise_model_fallbacks_total",
+        "Requests answered by another model because no replica of theirs could be sent them.",
+        ("model", "other"),
+        lambda counters: list(counters.fallbacks.items()),
+    ),
     _gateway("poise_in_flight", Kind.GAUGE, "Requests that have not ended.", lambda c: c.in_flight),
     _gateway("poise_client_connections", Kind.GAUGE, "Connections of callers.", lambda c: c.client_connections),
     _gateway("poise_buffered_bytes", Kind.GAUGE, "Bodies held in memory, all together.", lambda c: c.buffered_bytes),

@@ -26,6 +26,7 @@ from poise.config.parts import (
     data_path_settings,
     health_settings,
     key_ring,
+    model_names,
     policy,
     replica_specs,
     telemetry_settings,
@@ -36,6 +37,7 @@ from poise.fleet.fleet import Fleet
 from poise.proxy.data_path import DataPath
 from poise.proxy.listener import SharedPort
 from poise.proxy.request_log import RequestLog
+from poise.routing.model_names import ModelNames
 from poise.routing.registry import policy_name
 from poise.telemetry.poller import Poller
 
@@ -81,6 +83,7 @@ class Gateway:
             models=self.poller.catalog,
             log=self._request_log,
         )
+        self.name_models(model_names(settings))
         self._sources = Sources(
             self.fleet,
             self.data_path.counters,
@@ -100,6 +103,11 @@ class Gateway:
         """The admin port that is listened on."""
         port: int = self._admin_port.socket.getsockname()[1]
         return port
+
+    def name_models(self, names: ModelNames) -> None:
+        """Use these aliases and fallbacks from now on, for requests as well as in the model list."""
+        self.data_path.names = names
+        self.poller.catalog.show_aliases(names.aliases)
 
     async def start(self) -> None:
         """Start every part, callers last; if one cannot start, none is left running."""
@@ -153,9 +161,11 @@ class Gateway:
         """Go by `settings` from now on, as far as a running gateway can. Raises `ConfigError`, with nothing changed."""
         _check_replicas(settings)
         new_policy = policy(settings, self._random) if settings.policy != self.settings.policy else None
+        names = model_names(settings)
         before, self.settings = self.settings, settings
         if new_policy is not None:
             self.data_path.policy, self._sources.policy = new_policy, policy_name(settings.policy.name)
+        self.name_models(names)
         self.data_path.apply(data_path_settings(settings))
         self.fleet.kv_throttle_ratio = settings.limits.kv_throttle
         self.membership.configure(replica_specs(settings))

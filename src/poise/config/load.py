@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from poise.config.keys import all_keys, read_environment, suggestion
-from poise.config.parts import credential_variables, key_ring, policy
+from poise.config.parts import credential_variables, key_ring, model_names, policy
 from poise.config.problems import Problem, raise_problems, validation_problems
 from poise.config.settings import Settings
 from poise.config.text_file import read_text
@@ -80,6 +80,7 @@ def load_config(
 def _part_problems(settings: Settings, sources: Mapping[Path, str]) -> Iterator[Problem]:
     """What only the parts themselves can tell: they are made once to see."""
     makers: list[tuple[Path, Callable[[], object]]] = [
+        (("models",), lambda: model_names(settings)),
         (("policy", "name"), lambda: policy(settings, Random(0))),
         (("keys", "file"), lambda: key_ring(settings)),
     ]

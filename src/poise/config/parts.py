@@ -11,6 +11,7 @@ from poise.core.replica import ReplicaSpec, Source, parse_replica_url
 from poise.core.secret import Secret, secret_from
 from poise.health.settings import BreakerSettings, HealthSettings
 from poise.proxy.settings import Cors, DataPathSettings, Limits, RetrySettings, Timeouts
+from poise.routing.model_names import ModelNames
 from poise.routing.policy import Policy
 from poise.routing.registry import make_policy
 from poise.telemetry.settings import TelemetrySettings
@@ -63,6 +64,15 @@ def replica_spec(replica: ReplicaSection, source: Source) -> ReplicaSpec:
         source=source,
         each_address=replica.each_address,
     )
+
+
+def model_names(settings: Settings) -> ModelNames:
+    """Aliases and fallbacks, checked. Raises `ConfigError`."""
+    aliases = {
+        alias: [(variant.model, variant.weight) for variant in variants]
+        for alias, variants in settings.models.aliases.items()
+    }
+    return ModelNames(aliases, settings.models.fallbacks)
 
 
 def policy(settings: Settings, random: Random) -> Policy:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from poise.config.keys import replica_keys, suggestion
-from poise.config.settings import Settings
+from poise.config.settings import Settings, VariantSection
 from poise.config.yaml_file import Path
 from poise.core.errors import ConfigError
 
@@ -76,6 +76,8 @@ def _unknown_key(place: str, path: Path, model: type[BaseModel]) -> Problem:
 def _keys_beside(path: Path, model: type[BaseModel]) -> Mapping[str, Any]:
     if path[0] == "replicas":
         return replica_keys()
+    if path[:2] == ("models", "aliases"):
+        return VariantSection.model_fields
     for step in path[:-1]:
         annotation = model.model_fields[str(step)].annotation
         assert isinstance(annotation, type)

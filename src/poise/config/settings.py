@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 from ipaddress import ip_address
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from poise.core.errors import ConfigError
@@ -109,6 +110,39 @@ class ReplicaSection(Section):
         if url is not None and not url.startswith(("http://", "https://")):
             raise problem("is not an http or https address", "write it as http://host:9400/metrics")
         return url
+
+
+class VariantSection(Section):
+    """One of the models that an alias stands for. A plain string stands for `{model: ...}`."""
+
+    model: str = Field(description="a model that replicas serve")
+    weight: float = Field(default=1.0, description="its share of the requests, beside the other weights; 0 is none")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_plain_name(cls, value: object) -> object:
+        return {"model": value} if isinstance(value, str) else value
+
+
+Variants = Annotated[tuple[VariantSection, ...], BeforeValidator(lambda v: [v] if isinstance(v, str | dict) else v)]
+Names = Annotated[tuple[str, ...], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)]
+
+
+class ModelsSection(Section):
+    """What callers may call the models, and which model answers where another cannot."""
+
+    aliases: Mapping[str, Variants] = Field(
+        default={}, description="names that stand for a model, or for several by weight: {gpt-4: qwen}"
+    )
+    fallbacks: Mapping[str, Names] = Field(
+        default={}, description="models to try, in turn, where no replica of a model can be sent a request"
+    )
+
+    @field_validator("aliases", "fallbacks", mode="before")
+    @classmethod
+    def _accept_text(cls, value: object) -> object:
+        """From the environment a mapping comes as text, `{gpt-4: qwen}`."""
+        return yaml.safe_load(value) if isinstance(value, str) and value.startswith("{") else value
 
 
 class PolicySection(Section):
@@ -259,6 +293,7 @@ class Settings(Section):
     admin: AdminSection = AdminSection()
     replicas: tuple[ReplicaSection, ...] = Field(default=(), description="the engines to send requests to")
     membership: MembershipSection = MembershipSection()
+    models: ModelsSection = ModelsSection()
     policy: PolicySection = PolicySection()
     startup: StartupSection = StartupSection()
     timeouts: TimeoutsSection = TimeoutsSection()

@@ -12,6 +12,8 @@ from poise.config.yaml_file import Path
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@(?!\d+['\"\s,}])")
 """User and password in a URL; a rank after the port looks alike, but nothing follows it."""
 _COMMENT_COLUMN = 48
+_NAMES = (("models", "aliases"), ("models", "fallbacks"))
+"""Mappings whose keys are the operator's own: they are shown in one line."""
 
 
 def show_config(loaded: LoadedConfig) -> str:
@@ -23,7 +25,7 @@ def _lines(loaded: LoadedConfig, values: Mapping[str, Any], path: Path, depth: i
     for key, value in values.items():
         here = (*path, key)
         label = f"{'  ' * depth}{key}:"
-        if isinstance(value, dict) and value and key != "labels":
+        if isinstance(value, dict) and value and here not in _NAMES:
             yield label
             yield from _lines(loaded, value, here, depth + 1)
         elif key == "replicas" and value:

@@ -48,8 +48,9 @@ class Fleet:
         self._worst = WorstTerms()
         self._slots: list[Replica | None] = []
         self._by_name: dict[str, Replica] = {}
-        self._pools: dict[str | None, Pool] = {}
-        self._everyone = Pool(self, ())
+        self._unlisted = Pool(self, ())
+        self._all_listed = False
+        self._pools: dict[str | None, Pool] = {None: self._unlisted}
         self._dispatches = 0
 
     @property
@@ -141,11 +142,15 @@ class Fleet:
             self._membership_changed()
 
     def pool(self, model: str | None) -> Pool:
-        """The replicas for a request that names `model`: those known to serve it, or all if none is known to.
+        """The replicas for a request that names `model`, None if it names none: those known to serve it.
 
-        Where all that are known to serve it drain, those of which nothing is known yet: one may be the successor.
+        Where none does, or all that do drain, those of which nothing is known yet: one may be the successor.
         """
-        return self._pools.get(model, self._everyone)
+        return self._pools.get(model, self._unlisted)
+
+    def may_serve(self, model: str) -> bool:
+        """Whether some replica serves `model`, if only when its drain is over, or has not said yet what it serves."""
+        return model in self._pools or not self._all_listed
 
     @property
     def served_models(self) -> Collection[str | None]:
@@ -273,12 +278,14 @@ class Fleet:
     def _membership_changed(self) -> None:
         self.generation += 1
         staying = _staying(self)
-        unknown = [replica for replica in staying if replica.models is None]
-        self._everyone = Pool(self, staying)
-        self._pools = {model: Pool(self, _staying(found) or unknown) for model, found in self.models().items()}
+        unlisted = [replica for replica in staying if replica.models is None]
+        self._all_listed = bool(self._by_name) and all([replica.models is not None for replica in self])
+        self._unlisted = Pool(self, unlisted)
+        self._pools = {model: Pool(self, _staying(found) or unlisted) for model, found in self.models().items()}
+        self._pools[None] = Pool(self, staying)
         for replica in self:
             pools = [pool for pool in self._pools.values() if replica in pool.replicas]
-            replica.pools = tuple(pools) or (self._everyone,)
+            replica.pools = tuple(pools) or (self._pools[None],)
         self._worst.rebuild(replica.terms for replica in self)
         self._health.spare_the_last()
         self._compare_all()

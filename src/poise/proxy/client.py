@@ -139,7 +139,7 @@ class ClientConnection:
         own = request.own_answer
         if own is None:
             assert request.route is not None
-            checked = check_request(self._path, request, request.route)
+            checked = check_request(self._path, self, request)
             if not isinstance(checked, Refusal):
                 self._exchange = exchange = Exchange(self._path, self, request, checked)
                 exchange.start()
@@ -201,6 +201,11 @@ class ClientConnection:
         self._path.writes.flush()
         self.transport.close()
         return exchange is not None
+
+    def change_body(self, request: IncomingRequest, body: bytes) -> None:
+        """The request is sent on with another body."""
+        self.account(len(body) - len(request.body))
+        request.body = body
 
     def release_body(self, request: IncomingRequest) -> None:
         """The body will not be needed again: no other replica will be tried."""

@@ -10,8 +10,8 @@ class Counters:
     """Totals since the process started. Written by the data path only."""
 
     __slots__ = (
-        "buffered_bytes", "cached_tokens", "client_connections", "decision_s", "in_flight", "output_tokens",
-        "prompt_tokens", "refusals", "requests", "retries", "stale_connections", "times",
+        "buffered_bytes", "cached_tokens", "client_connections", "decision_s", "fallbacks", "in_flight",
+        "output_tokens", "prompt_tokens", "refusals", "requests", "retries", "stale_connections", "times",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -21,6 +21,8 @@ class Counters:
         """Answers that the gateway made itself, by error code."""
         self.retries: Counter[str] = Counter()
         """Requests sent to another replica, by reason."""
+        self.fallbacks: Counter[tuple[str, str]] = Counter()
+        """Requests sent to another model's replicas, by model and other model, both as configured."""
         self.stale_connections = 0
         """Pooled connections that turned out to be closed by the replica when used again."""
         self.in_flight = 0

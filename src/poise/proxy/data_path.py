@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+from random import Random
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -17,6 +18,7 @@ from poise.proxy.request_log import RequestLine, RequestLog
 from poise.proxy.retry import RetryBudget
 from poise.proxy.trail import Trails
 from poise.proxy.write_batch import WriteBatch
+from poise.routing.model_names import NO_NAMES
 
 if TYPE_CHECKING:
     from poise.fleet.fleet import Fleet
@@ -57,6 +59,9 @@ class DataPath:
         self.keys = keys
         self.models = models
         self.log = log
+        self.names = NO_NAMES
+        """What callers may call the models; may be replaced at any time."""
+        self.random = Random()
         self.counters = Counters()
         self.trails = Trails(settings.decisions_kept)
         self.clients: set[ClientConnection] = set()

@@ -135,7 +135,7 @@ class Exchange:
 
     def _show(self, attempt: Attempt) -> None:
         """Whose answer the caller is given, and why."""
-        self.out.replica, self.out.reason = attempt.replica.name, attempt.reason
+        self.out.replica, self.out.reason = attempt.replica.name, attempt.reason + self._request.fallback_note
 
     def sent(self, now_s: float) -> None:
         """The attempt has a connection, on which the request is being sent."""
@@ -389,5 +389,5 @@ class Exchange:
         return RequestLine(
             request.request_id.decode(), route.name, outcome, status, self.out.replica, self.out.reason or None,
             self._attempts, facts.model, facts.stream, request.key_name, self._queue_s, self._first_output_s,
-            monotonic() - self._started_s, prompt_tokens, cached_tokens, output_tokens, error,
+            monotonic() - self._started_s, prompt_tokens, cached_tokens, output_tokens, error, request.asked_model,
         )  # fmt: skip

@@ -56,9 +56,9 @@ class IncomingRequest:
     """A request as it is parsed. `head` is ready to be joined into the head that a replica is sent."""
 
     __slots__ = (
-        "_session_rank", "_user_rank", "body", "coding", "connection", "credentials", "declared_bytes", "encoded",
-        "expects_continue", "head", "hosts", "http10", "keep_alive", "key_name", "method", "origin", "own_answer",
-        "path", "rank", "request_id", "route", "session_key", "target", "upgrade", "user_key",
+        "_session_rank", "_user_rank", "asked_model", "body", "coding", "connection", "credentials", "declared_bytes",
+        "encoded", "expects_continue", "fallback_note", "head", "hosts", "http10", "keep_alive", "key_name", "method",
+        "origin", "own_answer", "path", "rank", "request_id", "route", "session_key", "target", "upgrade", "user_key",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -69,6 +69,10 @@ class IncomingRequest:
         self.head: list[bytes] = []
         """Headers to send on, flat: name, `: `, value, line end."""
         self.body = b""
+        self.asked_model: str | None = None
+        """The name that the caller gave the model, if the body names another one now."""
+        self.fallback_note = ""
+        """Added to the reason for choosing a replica, if another model answers instead."""
         self.own_answer: LocalAnswer | Refusal | None = None
         """The gateway's own answer, None if the request is for a replica."""
         self.hosts = 0
@@ -151,6 +155,14 @@ class IncomingRequest:
             slash = authority.find(b"/")
             self.target = target = (authority[slash:] if slash >= 0 else b"/") + mark + query
         self.path = target.partition(b"?")[0]
+
+    def header(self, name: bytes) -> bytes | None:
+        """The value of a header that is sent on, by its lower-case name; the first if there are several."""
+        head = self.head
+        for index in range(0, len(head), 4):
+            if head[index].lower() == name:
+                return head[index + 2]
+        return None
 
     @property
     def has_body(self) -> bool:

@@ -10,6 +10,7 @@ class RequestLine(msgspec.Struct, gc=False):
     """What is logged of one request. Times in seconds; `at` is wall time at its end (Unix seconds).
 
     `queue_s` is the time before it was sent anywhere, None if it never was. Token counts are the replica's own.
+    `model` is the one that a replica was asked for, `asked_model` the caller's name for it where that is another.
     """
 
     request_id: str
@@ -29,6 +30,7 @@ class RequestLine(msgspec.Struct, gc=False):
     cached_tokens: int | None
     output_tokens: int | None
     error: str | None = None
+    asked_model: str | None = None
     at: float = 0.0
 
 

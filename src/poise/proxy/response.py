@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from poise.core.errors import Refusal
 from poise.proxy.write_batch import WriteBatch
-from poise.wire.http import AnswerHead, error_body, own_head, status_line, without
+from poise.wire.http import AnswerHead, error_body, own_head, refusal_headers, status_line, without
 from poise.wire.stream_end import StreamEnd
 
 if TYPE_CHECKING:
@@ -97,6 +97,10 @@ class ResponseWriter:
         headers = [(b"x-request-id", request.request_id), *headers, *cors_headers(self._cors, request.origin)]
         head = own_head(status, len(body), headers, close=not request.keep_alive)
         self._batch.write(self.transport, head if request.method == b"HEAD" else head + body)
+
+    def refusal(self, refusal: Refusal) -> None:
+        """A whole answer that says no."""
+        self.whole(refusal.status, error_body(refusal), refusal_headers(refusal))
 
     @property
     def _typed_events(self) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from poise.wire.models import ModelEntry, list_models, merge_models
+from poise.wire.models import ModelEntry, alias_entries, list_models, merge_models
 
 
 class ModelCatalog:
@@ -10,6 +10,7 @@ class ModelCatalog:
 
     def __init__(self) -> None:
         self._lists: Sequence[Sequence[ModelEntry]] = ()
+        self._aliases: Mapping[str, Sequence[str]] = {}
         self._entries: Mapping[str, bytes] = {}
         self._page: bytes | None = None
 
@@ -25,5 +26,14 @@ class ModelCatalog:
         """Replace what is shown by the lists of the replicas that answer, in slot order."""
         if lists != self._lists:
             self._lists = lists
-            self._entries = merge_models(lists)
-            self._page = list_models(self._entries) if lists else None
+            self._merge()
+
+    def show_aliases(self, aliases: Mapping[str, Sequence[str]]) -> None:
+        """List these names too, each as the first of its models that a replica which answers has."""
+        self._aliases = aliases
+        self._merge()
+
+    def _merge(self) -> None:
+        models = merge_models(self._lists)
+        self._entries = models | alias_entries(models, self._aliases)
+        self._page = list_models(self._entries) if self._lists else None

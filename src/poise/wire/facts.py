@@ -73,12 +73,12 @@ def facts_from_json(body: bytes, session_key: bytes | None, user_key: bytes | No
     model = fields.model
     if model is not None and len(model) > MODEL_NAME_CHARS:
         model = model[:MODEL_NAME_CHARS] + "\N{HORIZONTAL ELLIPSIS}"
-    return RequestFacts(model, fields.stream is True, session, tokens, limit)
+    return RequestFacts(model or None, fields.stream is True, session, tokens, limit)
 
 
-def facts_without_json(session_key: bytes | None) -> RequestFacts:
-    """The facts of a request whose body is not read: a form, or none. A user key names no conversation by itself."""
-    return RequestFacts(session=_hash(session_key) if session_key else None)
+def facts_without_json(session_key: bytes | None, model: str | None = None) -> RequestFacts:
+    """The facts of a request whose body is no JSON, such as a form. A user key names no conversation by itself."""
+    return RequestFacts(model, session=_hash(session_key) if session_key else None)
 
 
 def _turn_session(first_turn: list[bytes], user_key: bytes | None) -> int | None:

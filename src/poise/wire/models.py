@@ -51,6 +51,21 @@ def merge_models(lists: Iterable[Iterable[ModelEntry]]) -> dict[str, bytes]:
     return entries
 
 
+def alias_entries(models: Mapping[str, bytes], aliases: Mapping[str, Iterable[str]]) -> dict[str, bytes]:
+    """Alias -> JSON object for each alias that stands for one of `models`: that model's own, under another name.
+
+    A name that is a model's own stays what it is.
+    `root` says which model it is, and `owned_by` that the name is the gateway's.
+    """
+    entries = {}
+    for alias, targets in aliases.items():
+        target = next((model for model in targets if model in models), None)
+        if target is not None and alias not in models:
+            entry = msgspec.json.decode(models[target])
+            entries[alias] = msgspec.json.encode(entry | {"id": alias, "root": target, "owned_by": "poise"})
+    return entries
+
+
 def list_models(entries: Mapping[str, bytes]) -> bytes:
     """The body of `/v1/models` for `entries`."""
     return b'{"object":"list","data":[' + b",".join(entries.values()) + b"]}"

@@ -2,9 +2,10 @@
 
 import pytest
 
+from poise.routing.model_names import ModelNames
 from support.apis import CHAT
 from support.gateway import gateway
-from support.http_bytes import LAST_CHUNK, chunk, head, request
+from support.http_bytes import LAST_CHUNK, chunk, head, request, to_json
 from support.http_reading import Framing
 from support.raw_client import RawClient
 from support.scripted_replica import Exchange, ScriptedReplica
@@ -62,6 +63,22 @@ async def test_at_the_caller() -> None:
         assert got.value("date") == b"Mon, 30 Nov 2026 20:50:07 GMT"
         assert got.value("x-poise-replica") == b"r1"
         assert str(replica.port).encode() not in got.head.raw
+
+
+@pytest.mark.parametrize("alias", ["m", "a-name-much-longer-than-the-models"])
+@pytest.mark.parametrize("sent_in_chunks", [True, False])
+async def test_a_model_of_another_length_has_a_fitting_length_header(alias: str, sent_in_chunks: bool) -> None:
+    model = "the-name-of-the-model-at-the-replica"
+    body = to_json({"messages": [{"role": "user", "content": '"model":"m"'}], "model": alias, "max_tokens": 64})
+    async with ScriptedReplica(answers()) as replica, gateway(replica) as poise:
+        poise.data_path.names = ModelNames({alias: [(model, 1)]}, {})
+        got = await poise.ask(request(body=[body[:11], body[11:]] if sent_in_chunks else body))
+        seen = replica.requests[0]
+        assert got.status == 200
+        assert seen.body == body.replace(to_json({"model": alias})[1:-1], to_json({"model": model})[1:-1])
+        assert seen.head.values("content-length") == [str(len(seen.body)).encode()]
+        assert seen.head.values("transfer-encoding") == []
+        assert replica.garbage == []
 
 
 async def test_three_hundred_headers_in_order() -> None:

@@ -15,6 +15,8 @@ FITTING_TEXT = {
     "replicas": "http://a:8000 http://b:8000@1",
     "log.level": "error",
     "policy.name": "random",
+    "models.aliases": "{gpt-4: qwen}",
+    "models.fallbacks": "{qwen: [llama]}",
     "startup.wait_for_replicas": "any",
 }
 """For the keys that do not take any text."""
@@ -116,7 +118,25 @@ def test_everything_wrong_is_reported_at_once_with_its_place(tmp_path: Path) -> 
         assert expected in text
 
 
-@pytest.mark.parametrize("key", ["endpoints", "models", "account"])
+@pytest.mark.parametrize(
+    ("models", "said"),
+    [
+        ("aliases: {a: b, b: c}", "models.aliases.a names b, which is an alias itself"),
+        ("aliases: {a: [{model: b, wieght: 1}]}", "unknown key 'models.aliases.a[0].wieght', did you mean weight?"),
+        ("aliases: {a: [{weight: 1}]}", "models.aliases.a[0].model is missing"),
+        ("aliases: {a: 1}", "models.aliases.a is 1"),
+        ("fallbacks: {a: [1]}", "models.fallbacks.a[0] is 1"),
+        ("fallbacks: {a: [a]}", "models.fallbacks.a names a itself"),
+        ("aliases: text", "models.aliases is 'text'"),
+    ],
+)
+def test_wrong_names_of_models_are_told_in_full(tmp_path: Path, models: str, said: str) -> None:
+    path = write(tmp_path, f"port: 1\nmodels:\n  {models}\n")
+    text = error_of(path)
+    assert text.startswith(path) and said in text
+
+
+@pytest.mark.parametrize("key", ["endpoints", "account"])
 def test_a_section_of_a_later_release_is_an_error_not_a_dead_setting(tmp_path: Path, key: str) -> None:
     assert f"unknown key '{key}'" in error_of(write(tmp_path, f"{key}: {{}}\n"))
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from poise.config.load import load_config
-from poise.config.parts import data_path_settings, key_ring, replica_specs, telemetry_settings
+from poise.config.parts import data_path_settings, key_ring, model_names, replica_specs, telemetry_settings
 from poise.config.settings import Settings
 from poise.core.replica import ReplicaAddress, ReplicaSpec
 from poise.fleet.fleet import Fleet
@@ -37,6 +37,13 @@ def test_each_key_reaches_its_part() -> None:
         cors=Cors(allow_origins=("https://a",)),
     )
     assert telemetry_settings(settings) == TelemetrySettings(interval_s=9)
+
+
+def test_models_become_names() -> None:
+    models = {"aliases": {"gpt-4": "qwen", "x": ["a", {"model": "b", "weight": 0}]}, "fallbacks": {"qwen": "llama"}}
+    names = model_names(Settings.model_validate({"models": models}))
+    assert names.aliases == {"gpt-4": ["qwen"], "x": ["a"]}
+    assert names.fallbacks("qwen") == ("llama",)
 
 
 def test_replicas_become_specs() -> None:

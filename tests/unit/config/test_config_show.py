@@ -14,6 +14,7 @@ replicas:
   - {url: "http://a:8000@2", name: "1", gpus: [0, 1], gpu_metrics_url: "http://g:9400/metrics", labels: {bucket: long}}
   - {url: "https://b", model: "a: b # c"}
 policy: {name: load_score, weights: {kv: 1.0, queue: 0.0}}
+models: {aliases: {gpt-4: qwen, "a: b": [a, {model: b, weight: 0}]}, fallbacks: {qwen: llama}}
 cors: {allow_origins: ["*"]}
 log: {requests: "-"}
 """

@@ -74,11 +74,15 @@ def test_plain_fields(fields: dict[str, Any], expected: RequestFacts) -> None:
     assert facts(fields) == expected
 
 
-@given(length=st.integers(0, 2000))
+@given(length=st.integers(1, 2000))
 def test_a_model_name_of_any_length_is_kept_short(length: int) -> None:
     model = facts({"model": "x" * length}).model
     assert model is not None
     assert model == "x" * length if length <= MODEL_NAME_CHARS else model == "x" * MODEL_NAME_CHARS + "…"
+
+
+def test_an_empty_name_names_no_model() -> None:
+    assert facts({"model": ""}).model is None
 
 
 def test_one_odd_field_does_not_hide_the_others() -> None:
