@@ -4,7 +4,7 @@ import pytest
 
 from support.apis import CHAT
 from support.gateway import gateway
-from support.http_bytes import chunk, request
+from support.http_bytes import LAST_CHUNK, chunk, request
 from support.refusals import refused
 from support.scripted_replica import ScriptedReplica
 from support.scripts import answers
@@ -17,7 +17,90 @@ HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
 # -- not HTTP, or not only HTTP
 
 ONE = HEAD + b"Content-Length: %d\r\n" % len(BODY)
+CHUNKS = chunk(BODY) + LAST_CHUNK
+IN_VALUES = [*range(9), *range(11, 13), *range(14, 32), 127]
+"""Control characters but the tab and the two that end lines."""
+IN_NAMES = [*IN_VALUES, 9, *b' "(),/;<=>?@[]{}', 128, 255]
+
+
+def chunked(size_line: bytes, end: bytes = b"\r\n", last: bytes = LAST_CHUNK) -> bytes:
+    """The body as one chunk whose framing is not what it should be."""
+    return HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + size_line + BODY + end + last
+
+
 HOSTILE = {
+    **{f"{byte:#04x} in a value": ONE + b"X: a%cb\r\n\r\n" % byte + BODY for byte in IN_VALUES},
+    **{f"{byte:#04x} in a name": ONE + b"X%cY: 1\r\n\r\n" % byte + BODY for byte in IN_NAMES},
+    **{
+        f"{byte:#04x} in the query": GOOD.replace(b"completions", b"completions?a%cb" % byte)
+        for byte in [*IN_NAMES[: len(IN_VALUES) + 1], 10, 13, 128, 255]
+    },
+    **{
+        f"the length {text!r}": HEAD + b"Content-Length: " + text + b"\r\n\r\n" + BODY
+        for text in (b"7.0", b"7_2", b"7 2", b"7,", b"1e2", b"\xd9\xa3", b"7\x0b", b"18446744073709551688")
+    },
+    **{
+        f"the coding {text!r}": HEAD + b"Transfer-Encoding: " + text + b"\r\n\r\n" + CHUNKS
+        for text in (
+            b"chunked;q=1",
+            b"identity",
+            b"",
+            b'"chunked"',
+            b"chunked,",
+            b",chunked",
+            b"chunked \t",
+            b"chunked\x0c",
+            b"identity, chunked",
+            b"gzip, chunked",
+            b"chunked, gzip",
+            b"xchunked",
+            b"chunkedx",
+            b"chun ked",
+        )
+    },
+    **{
+        f"the coding {text!r} beside a length": ONE + b"Transfer-Encoding: " + text + b"\r\n\r\n" + BODY
+        for text in (b"identity", b"", b"chunked", b"CHUNKED", b" chunked", b"x")
+    },
+    "chunked on two lines": HEAD + b"Transfer-Encoding: chunked\r\n" * 2 + b"\r\n" + CHUNKS,
+    "an unended string in a chunk extension": chunked(b'%x;a="b\r\n' % len(BODY)),
+    "a NUL in a chunk extension": chunked(b"%x;a\x00b\r\n" % len(BODY)),
+    "a line feed in a chunk extension": chunked(b"%x;a\nb\r\n" % len(BODY)),
+    "a space behind a chunk size": chunked(b"%x \r\n" % len(BODY)),
+    "a space before a chunk size": chunked(b" %x\r\n" % len(BODY)),
+    "a negative chunk size": chunked(b"-1\r\n"),
+    "a chunk size that overflows": chunked(b"1%016x\r\n" % len(BODY)),
+    "a chunk size ended by a carriage return": chunked(b"%x\rX" % len(BODY)),
+    "a chunk without an end": chunked(b"%x\r\n" % len(BODY), b""),
+    "chunk data ended by a line feed": chunked(b"%x\r\n" % len(BODY), b"\n"),
+    "chunk data ended by a carriage return": chunked(b"%x\r\n" % len(BODY), b"\rX"),
+    "a length in the trailer": chunked(b"%x\r\n" % len(BODY), last=b"0\r\nContent-Length: 5\r\n\r\n"),
+    "a coding in the trailer": chunked(b"%x\r\n" % len(BODY), last=b"0\r\nTransfer-Encoding: chunked\r\n\r\n"),
+    "a trailer that is none": chunked(b"%x\r\n" % len(BODY), last=b"0\r\nX Y: 1\r\n\r\n"),
+    "a trailer ended by a line feed": chunked(b"%x\r\n" % len(BODY), last=b"0\r\n\n"),
+    **{
+        f"the host {text!r}": GOOD.replace(b"poise.test", text)
+        for text in (b"a@b", b"a/b", b"a, b", b"a b", b"a?b", b"a#b", b"a\\b", b"\xff", b'"a"', b"x\r\n y", b"a\tb")
+    },
+    "two equal hosts": GOOD.replace(b"Host: poise.test", b"Host: poise.test\r\nHost: poise.test"),
+    "a full URL and no host": GOOD.replace(b"POST ", b"POST http://x").replace(b"Host: poise.test\r\n", b""),
+    **{
+        f"the version {text!r}": GOOD.replace(b"HTTP/1.1", text)
+        for text in (
+            b"HTTP/1.2",
+            b"HTTP/2.0",
+            b"HTTP/1.10",
+            b"HTTP/01.1",
+            b"http/1.1",
+            b"HTTP/1.1 ",
+            b"HTTP/1",
+            b"HTTP/1.1x",
+            b"XTTP/1.1",
+        )
+    },
+    "a tab in the request line": GOOD.replace(b"POST /", b"POST\t/"),
+    "a method in small letters": GOOD.replace(b"POST", b"post"),
+    "a space before the method": b" " + GOOD,
     "two lengths": ONE + b"Content-Length: 5\r\n\r\n" + BODY,
     "two equal lengths": ONE + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY,
     "a list of lengths": HEAD + b"Content-Length: 5, 5\r\n\r\nhello",

@@ -37,7 +37,9 @@ UNKNOWN_PATH = Refusal(
     404, "unknown_path", "the gateway serves nothing at this path; paths are matched exactly", "caller"
 )
 METHOD_NOT_ALLOWED = Refusal(405, "method_not_allowed", "this path does not take this method", "caller")
-WRONG_HOSTS = Refusal(400, "bad_request", "a request has exactly one Host header", "caller")
+WRONG_HOSTS = Refusal(
+    400, "bad_request", "a request has exactly one Host header, with a host and perhaps a port", "caller"
+)
 UNKNOWN_CODING = Refusal(501, "unknown_transfer_coding", "the only transfer coding taken is chunked", "caller")
 NOT_READY = Refusal(503, "not_ready", "no replica can take a request now", "gateway", retry_after_s=1)
 NO_MODELS = Refusal(503, "no_models", "no replica has listed its models yet", "gateway", retry_after_s=1)
@@ -48,9 +50,11 @@ ORIGIN_NOT_ALLOWED = Refusal(403, "origin_not_allowed", "this origin may not cal
 
 def local_answer(path: "DataPath", request: IncomingRequest) -> LocalAnswer | Refusal | None:
     """The gateway's own answer to `request`, None if it is for a replica. Sets the request's route and key name."""
-    if request.hosts != 1 and not request.http10:
+    if request.hosts != 1 and not (request.http10 and request.hosts == 0):
+        request.keep_alive = False
         return WRONG_HOSTS
     if request.coding not in (b"", b"chunked"):
+        request.keep_alive = False  # what follows may be a body to others
         return UNKNOWN_CODING
     route = find_route(request.path)
     if route is None:

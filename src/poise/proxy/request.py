@@ -26,8 +26,16 @@ class HeaderKind:
     USER: Final = 14
 
 
+CLAIMS = frozenset(
+    {
+        b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-port", b"x-forwarded-prefix",
+        b"x-forwarded-proto", b"x-forwarded-server", b"x-poise-reason", b"x-poise-replica", b"x-real-ip",
+    }
+)  # fmt: skip
+"""What a caller may say but a replica must not believe: who asked, under which name, and what the gateway decided."""
+
 HEADER_KINDS: dict[bytes, int] = {
-    **dict.fromkeys(HOP_BY_HOP, HeaderKind.DROPPED),
+    **dict.fromkeys(HOP_BY_HOP | CLAIMS, HeaderKind.DROPPED),
     b"host": HeaderKind.HOST,
     b"transfer-encoding": HeaderKind.CODING,
     b"content-length": HeaderKind.LENGTH,
@@ -43,6 +51,14 @@ HEADER_KINDS: dict[bytes, int] = {
     **dict.fromkeys(SESSION_HEADERS, HeaderKind.SESSION),
     **dict.fromkeys(USER_HEADERS, HeaderKind.USER),
 }
+# Some servers take an underscore for a hyphen: `Content_Length` must not get past where `Content-Length` does not.
+HEADER_KINDS |= {
+    name.replace(b"-", b"_"): HeaderKind.DROPPED
+    for name in HEADER_KINDS
+    if name.replace(b"-", b"_") not in HEADER_KINDS
+}
+_HOST_BYTES = bytes({*b"-.:[]%_~!$&'()*+;="} | {*range(48, 58), *range(65, 91), *range(97, 123)})
+"""What a Host header may hold (RFC 3986 3.2.2): no user, no path, no list."""
 
 if TYPE_CHECKING:
     from poise.core.errors import Refusal
@@ -105,7 +121,7 @@ class IncomingRequest:
 
     def _special(self, kind: int, name: bytes, value: bytes) -> None:
         if kind == HeaderKind.HOST:
-            self.hosts += 1
+            self.hosts += 2 if value.translate(None, _HOST_BYTES) else 1
         elif kind == HeaderKind.LENGTH:
             self.declared_bytes = int(value)
         elif kind == HeaderKind.CREDENTIAL:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from poise.proxy.connections import ReplicaConnections
     from poise.proxy.exchange import Exchange
 
+MAX_HEAD_BYTES = 256 * 1024
+"""An answer's head, and interim answers before it, may be so long and the read that ends it."""
+
 
 class UpstreamConnection:
     """Sends one request at a time and hands the answer's head and body to the exchange that holds it.
@@ -25,9 +28,9 @@ class UpstreamConnection:
     """
 
     __slots__ = (
-        "_answer_has_begun", "_answered", "_body_parts", "_chunks", "_done", "_head", "_headers", "_keep_alive",
-        "_parser", "_parts", "_poll", "_unsent", "_until_close", "connections", "exchange", "host", "idle_since_s",
-        "on_body", "reused", "transport",
+        "_answer_has_begun", "_answered", "_body_parts", "_chunks", "_done", "_head", "_head_bytes", "_headers",
+        "_keep_alive", "_parser", "_parts", "_poll", "_unsent", "_until_close", "connections", "exchange", "host",
+        "idle_since_s", "on_body", "reused", "transport",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -52,7 +55,7 @@ class UpstreamConnection:
         self._head: AnswerHead | None = None
         self._chunks: ChunkWatch | None = None
         """Set once the head of a chunked event stream has come, alone."""
-        self._body_parts = 0
+        self._body_parts = self._head_bytes = 0
         self._headers.clear()
 
     # -- asyncio
@@ -84,8 +87,9 @@ class UpstreamConnection:
                 self._fail(MALFORMED)
                 return
             self._keep_alive = False  # the answer is whole; what follows it is not one
-        if self._head is not None:
-            self._begin(exchange, self._head, data)
+        if (self._head is not None or not self._answer_has_begun) and not self._begin(exchange, data):
+            self._fail(MALFORMED)
+            return
         answer = exchange.answer
         parts = self._parts
         if self._done and len(parts) > self._body_parts:
@@ -99,12 +103,19 @@ class UpstreamConnection:
         if self._done and self.exchange is exchange:
             self._complete(exchange)
 
-    def _begin(self, exchange: "Exchange", head: AnswerHead, data: bytes) -> None:
-        self._head = None
+    def _begin(self, exchange: "Exchange", data: bytes) -> bool:
+        """The head has come, or a part of it. False if it is too long, or if nobody could read the body."""
+        head, self._head = self._head, None
+        if head is None:
+            self._head_bytes += len(data)
+            return self._head_bytes <= MAX_HEAD_BYTES
+        if head.foreign_coding:
+            return False
         self._until_close = not head.framed
         if head.events and head.chunked and not self._parts and data.endswith(b"\r\n\r\n"):
             self._chunks = ChunkWatch()
         exchange.answer_begins(head)
+        return True
 
     def eof_received(self) -> None:
         if self._until_close and self.exchange is not None:
@@ -134,6 +145,8 @@ class UpstreamConnection:
         elif (status := self._parser.get_status_code()) >= 200:
             self._answer_has_begun = True
             self._head = AnswerHead(status, self._headers, self.connections.authority)
+        elif status < 100 or (status == 101 and not self._parser.should_upgrade()):
+            raise ValueError(status)  # which the parser makes an error of its own
 
     def on_message_complete(self) -> None:
         if self._done:

@@ -41,10 +41,10 @@ class AnswerHead:
     `authority` is the replica's own host and port, which callers must not learn.
     `length` is the body's length if the replica said it; `framed` says whether its end can be told without the
     connection's, `chunked` whether by chunks; `events` whether it is an event stream whose events can be read;
-    `encoded` whether the body is compressed.
+    `encoded` whether the body is compressed; `foreign_coding` whether it is in a transfer coding other than chunked.
     """
 
-    __slots__ = ("chunked", "encoded", "events", "framed", "length", "lines", "status")
+    __slots__ = ("chunked", "encoded", "events", "foreign_coding", "framed", "length", "lines", "status")
 
     def __init__(self, status: int, headers: Headers, authority: bytes = b"") -> None:
         self.status = status
@@ -54,6 +54,7 @@ class AnswerHead:
         self.events = False
         self.lines: list[bytes] = []
         self.encoded = False
+        self.foreign_coding = False
         connection = b""
         for name, value in headers:
             lower = name.lower()
@@ -63,6 +64,7 @@ class AnswerHead:
                 elif lower == b"transfer-encoding":
                     self.framed = True
                     self.chunked = value.lower() == b"chunked"
+                    self.foreign_coding = not self.chunked
                 elif lower == b"connection":
                     connection = connection + b"," + value if connection else value
                 elif lower in LOCATIONS and (path := path_of(value, authority)):
