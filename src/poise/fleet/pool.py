@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from poise.health import slow_start
+
 if TYPE_CHECKING:
     from poise.fleet.fleet import Fleet
     from poise.fleet.replica import Replica
@@ -31,6 +33,11 @@ class Pool:
     def hopeless(self) -> bool:
         """Whether no replica can be expected to take a request soon: all are dead, asleep or on their way out."""
         return all(replica.condition.out for replica in self.replicas)
+
+    def slow_start_limit(self, share: float) -> float:
+        """See `poise.health.slow_start.limit`; peers are those that are good and start slowly no more themselves."""
+        steady = [peer.in_flight for peer in self.replicas if peer.condition.good and peer.share >= slow_start.FULL]
+        return slow_start.limit(share, len(steady), sum(steady))
 
     @property
     def has_good(self) -> bool:

@@ -85,14 +85,8 @@ class Replica:
 
     @property
     def slow_start_limit(self) -> float:
-        """Requests that it may hold at its share: see `poise.health.slow_start.limit`."""
-        peers = in_flight = 0
-        for pool in self.pools:
-            for peer in pool.replicas:
-                if peer.condition.good and peer.share >= slow_start.FULL:
-                    peers += 1
-                    in_flight += peer.in_flight
-        return slow_start.limit(self.share, peers, in_flight)
+        """Requests that it may hold at its share of what its peers do, for the model where that is most."""
+        return max(pool.slow_start_limit(self.share) for pool in self.pools)
 
     def own_terms(self) -> Terms:
         """What the reading, and the requests that ended here, say of each load term."""
