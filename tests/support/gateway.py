@@ -14,9 +14,13 @@ from poise.core.decision import Decision, Refuse, Send, Wait
 from poise.core.replica import ReplicaAddress, ReplicaSpec
 from poise.core.request import Outcome, RequestFacts
 from poise.fleet.fleet import Fleet
+from poise.fleet.replica import Replica
+from poise.health.settings import BreakerSettings, HealthSettings
 from poise.proxy.data_path import DataPath
 from poise.proxy.settings import Cors, DataPathSettings, Limits, RetrySettings, Timeouts
 from poise.routing.policy import FleetView, Policy
+from poise.telemetry.poller import Poller
+from poise.telemetry.settings import TelemetrySettings
 from support.raw_client import Answer, RawClient, open_client
 from support.scripted_replica import ScriptedReplica
 from support.transcript import Transcript
@@ -26,6 +30,8 @@ SHORT_TIMEOUTS = Timeouts(
     connect_s=2.0, first_output_s=8.0, idle_s=8.0, total_s=20.0, hold_s=8.0, request_s=8.0, keep_alive_s=20.0
 )
 """Shorter than a test's patience, longer than a slow machine's hiccups; a test shortens the one it is about."""
+
+OFTEN = TelemetrySettings(interval_s=0.1, timeout_s=0.1)
 
 
 class InOrder:
@@ -129,6 +135,12 @@ class Gateway:
             total[Outcome(outcome)] += count
         return dict(total)
 
+    def replica(self, name: str) -> Replica:
+        """What the fleet knows of the replica called `name`."""
+        found = self.fleet.named(name)
+        assert found is not None, name
+        return found
+
     async def settled(self, within_s: float = 2.0) -> None:
         """Come back when no request is in flight, here or in the fleet's books."""
         await until(lambda: self.unsettled == {}, lambda: f"tickets to be settled: {self.unsettled}", within_s)
@@ -164,13 +176,13 @@ def open_sockets() -> int:
 @asynccontextmanager
 async def gateway(
     *replicas: ScriptedReplica | int, settings: DataPathSettings | None = None, policy: Policy | None = None,
-    keys: Any = None, models: Any = None,
+    keys: Any = None, models: Any = None, breaker: BreakerSettings | None = None, health: HealthSettings | None = None,
 ) -> AsyncIterator[Gateway]:  # fmt: skip
-    """A started gateway over the replicas (or bare ports), named r1, r2, ... in order.
+    """A started gateway over the replicas (or bare ports), named r1, r2, ... in order; polled if `health` is given.
 
     If the block ends well, everything must be settled, every task ended and every socket closed.
     """
-    fleet = Fleet()
+    fleet = Fleet(breaker=breaker, health=health)
     log, transcript = RecordingLog(), Transcript()
     for number, replica in enumerate(replicas, 1):
         port = replica if isinstance(replica, int) else replica.port
@@ -181,6 +193,9 @@ async def gateway(
     data_path = DataPath(settings or short_settings(), fleet, policy or InOrder(), keys=keys, models=models, log=log)
     await data_path.start()
     under_test = Gateway(data_path, fleet, log, transcript)
+    poller = Poller(fleet, OFTEN, health) if health is not None else None
+    if poller is not None:
+        await poller.start()
     try:
         yield under_test
         under_test.hang_up()
@@ -188,6 +203,8 @@ async def gateway(
     finally:
         under_test.hang_up()
         await data_path.close()
+        if poller is not None:
+            await poller.close()
     await until(lambda: open_sockets() <= sockets_before, "the gateway's sockets to be closed")
     await until(lambda: not left_tasks(tasks_before), lambda: f"tasks to end: {left_tasks(tasks_before)}")
     assert data_path.counters.client_connections == 0

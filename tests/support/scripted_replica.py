@@ -112,10 +112,22 @@ class ScriptedReplica:
         self._wires: set[Wire] = set()
 
     async def __aenter__(self) -> Self:
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Wire(self._connected), "127.0.0.1", 0, backlog=2048)
-        self.port: int = self._server.sockets[0].getsockname()[1]
+        self.port = 0
+        await self.come_back()
+        self.port = self._server.sockets[0].getsockname()[1]
         return self
+
+    async def come_back(self) -> None:
+        """Listen again after `die`."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: Wire(self._connected), "127.0.0.1", self.port, backlog=2048)
+
+    async def die(self) -> None:
+        """End as a process does that is killed: no connection is left, and none is taken."""
+        self._server.close()
+        for wire in self._wires:
+            wire.transport.abort()
+        await self._server.wait_closed()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -49,6 +49,16 @@ def streams(*events: bytes, api: Api = CHAT, then: Callable[[Exchange], object] 
     return script
 
 
+def engine(chat: Script, *, health: Script | None = None) -> Script:
+    """`chat` behind the pages of a server that is well, or whose `/health` is as given."""
+    pages = {b"/health": health or answers(), b"/metrics": answers(404), b"/v1/models": answers(404)}
+
+    async def script(exchange: Exchange) -> None:
+        await pages.get(exchange.target, chat)(exchange)
+
+    return script
+
+
 async def hangs(exchange: Exchange) -> None:
     """Never answer."""
     await exchange.hang()

@@ -4,6 +4,9 @@ from dataclasses import dataclass, fields
 
 from poise.core.errors import ConfigError
 
+LEAST_WORK_COUNTS_S = 1.0
+"""Streams that flow are not reported more often than twice a second."""
+
 
 @dataclass(frozen=True, slots=True)
 class BreakerSettings:
@@ -37,7 +40,7 @@ class HealthSettings:
     @property
     def work_counts_s(self) -> float:
         """How long after output was seen a replica is taken to be at work, whatever its probes say."""
-        return self.interval_s + self.timeout_s
+        return max(LEAST_WORK_COUNTS_S, self.interval_s + self.timeout_s)
 
 
 def _check_above_0(section: str, settings: BreakerSettings | HealthSettings, may_be_0: tuple[str, ...] = ()) -> None:

@@ -1,0 +1,174 @@
+"""Replicas that die, come back, drain: who is sent what meanwhile, and what callers are told."""
+
+import asyncio
+
+import pytest
+
+from poise.core.replica import ReplicaState
+from poise.health.breaker import BreakerState
+from poise.health.settings import BreakerSettings, HealthSettings
+from poise.routing.policies.least_requests import LeastRequests
+from support.apis import CHAT
+from support.gateway import gateway, short_settings
+from support.http_bytes import request
+from support.refusals import error_of
+from support.scripted_replica import Exchange, ScriptedReplica
+from support.scripts import answers, answers_error, closes, engine, hangs, in_turn, streams
+from support.wire import until
+
+PLAIN = request(body=CHAT.request_body(stream=False))
+STREAM = request(body=CHAT.request_body(stream=True))
+OFTEN = HealthSettings(interval_s=0.1, timeout_s=0.3, failures=3, slow_start_s=0.0)
+DRAINS = answers_error(500, "cannot schedule new futures after shutdown")
+FAILS = {"a death": closes, "a 500": answers_error(500)}
+
+
+def chats(replica: ScriptedReplica) -> int:
+    return sum(exchange.target == b"/v1/chat/completions" for exchange in replica.requests)
+
+
+async def test_a_replica_that_dies_is_left_at_once_and_taken_back_when_it_answers() -> None:
+    async with ScriptedReplica(engine(answers())) as first, ScriptedReplica(engine(answers())) as second:
+        async with gateway(first, second, health=OFTEN) as poise:
+            replica = poise.replica("r1")
+            await until(lambda: replica.condition.seen, "a probe")
+            await first.die()
+            await until(lambda: replica.state is ReplicaState.UNHEALTHY, "its death to be seen", within_s=1)
+            assert (await poise.ask(PLAIN)).value("x-poise-replica") == b"r2"
+            assert poise.counters.retries.total() == 0, "nobody had to find out"
+            await first.come_back()
+            await until(lambda: replica.available, "it to be taken back")
+            assert (await poise.ask(PLAIN)).value("x-poise-replica") == b"r1"
+
+
+async def test_all_dead_is_said_at_once_and_with_a_time_to_come_back() -> None:
+    settings = short_settings(first_output_s=8)
+    async with ScriptedReplica(engine(answers())) as only, gateway(only, health=OFTEN, settings=settings) as poise:
+        replica = poise.replica("r1")
+        await until(lambda: replica.condition.seen, "a probe")
+        await only.die()
+        await until(lambda: replica.condition.out, "its death to be seen")
+        got = await poise.ask(PLAIN, within_s=1)
+        assert (got.status, error_of(got)["code"], got.value("retry-after")) == (503, "no_replica", b"1")
+        assert not poise.data_path.is_ready
+        await only.come_back()
+        await until(lambda: replica.available, "it to be taken back")
+        assert (await poise.ask(PLAIN)).status == 200
+
+
+@pytest.mark.parametrize("how", FAILS)
+async def test_one_request_tries_a_replica_that_failed(how: str) -> None:
+    limit = BreakerSettings(failures=2, open_s=0.3)
+    script = in_turn(FAILS[how], FAILS[how], FAILS[how], hangs, answers())
+    async with ScriptedReplica(script) as first, ScriptedReplica(answers()) as second:
+        async with gateway(first, second, breaker=limit) as poise:
+            breaker = poise.replica("r1").condition.breaker
+            for _ in range(3):
+                assert (await poise.ask(PLAIN)).status == 200
+            assert (breaker.state, len(first.requests)) == (BreakerState.OPEN, 2)
+            await until(lambda: breaker.state is BreakerState.HALF_OPEN, "the open time to be over")
+            assert (await poise.ask(PLAIN)).value("x-poise-replica") == b"r2"
+            assert (breaker.state, len(first.requests)) == (BreakerState.OPEN, 3), "the trial failed"
+            await until(lambda: breaker.state is BreakerState.HALF_OPEN, "the open time to be over")
+            trial = await poise.client()
+            await trial.send(PLAIN)
+            await first.request(4)
+            for _ in range(3):
+                assert (await poise.ask(PLAIN)).value("x-poise-replica") == b"r2", "one trial at a time"
+            trial.close()
+            await poise.settled()
+            assert breaker.state is BreakerState.HALF_OPEN, "a caller that leaves has tried nothing"
+            assert (await poise.ask(PLAIN)).value("x-poise-replica") == b"r1"
+            assert breaker.state is BreakerState.CLOSED
+
+
+async def test_a_recovered_replica_is_given_a_growing_share() -> None:
+    async def held(exchange: Exchange) -> None:
+        await asyncio.sleep(0.3)
+        await answers()(exchange)
+
+    slowly = HealthSettings(interval_s=0.1, timeout_s=0.3, slow_start_s=2.0)
+    async with ScriptedReplica(engine(held)) as first, ScriptedReplica(engine(held)) as second:
+        async with gateway(first, second, health=slowly, policy=LeastRequests()) as poise:
+            a, b = poise.fleet
+            await until(lambda: a.condition.seen, "a probe")
+            await first.die()
+            await until(lambda: a.condition.out, "its death to be seen")
+            await first.come_back()
+            shares: list[tuple[float, int, int]] = []
+            await until(lambda: a.condition.good, "it to be taken back")
+            while a.share < 1:
+                asked = asyncio.gather(*(poise.ask(PLAIN) for _ in range(24)))
+                await until(lambda: poise.counters.in_flight == 24, "all to be sent")
+                shares.append((a.share, a.in_flight, b.in_flight))
+                assert {got.status for got in await asked} == {200}
+            assert all(held <= max(1, share * others + 1) for share, held, others in shares)
+            assert shares[0][1] < shares[-1][1]
+            asked = asyncio.gather(*(poise.ask(PLAIN) for _ in range(24)))
+            await until(lambda: poise.counters.in_flight == 24, "all to be sent")
+            assert abs(a.in_flight - b.in_flight) <= 2
+            await asked
+
+
+async def test_an_engine_that_drains_finishes_what_it_has_and_gets_nothing_new() -> None:
+    finish = asyncio.Event()
+
+    async def runs_on(exchange: Exchange) -> None:
+        await finish.wait()
+        await answers()(exchange)
+
+    chat = in_turn(runs_on, DRAINS)
+    numbered: list[Exchange] = []
+
+    async def script(exchange: Exchange) -> None:
+        numbered.append(exchange)
+        exchange.number = len(numbered)
+        await chat(exchange)
+
+    async with ScriptedReplica(engine(script)) as first, ScriptedReplica(engine(answers())) as second:
+        limit = BreakerSettings(open_s=0.2)
+        async with gateway(first, second, health=OFTEN, breaker=limit) as poise:
+            replica = poise.replica("r1")
+            running = await poise.client()
+            await running.send(PLAIN)
+            await until(lambda: replica.in_flight == 1, "the first request")
+            assert (await poise.ask(PLAIN)).value("x-poise-replica") == b"r2"
+            assert replica.state is ReplicaState.DRAINING
+            await until(lambda: replica.condition.breaker.state is BreakerState.HALF_OPEN, "the breaker's open time")
+            for _ in range(5):
+                assert (await poise.ask(PLAIN)).value("x-poise-replica") == b"r2"
+            assert chats(first) == 2
+            finish.set()
+            assert (await running.answer()).status == 200
+            await first.die()
+            await until(lambda: replica.state is ReplicaState.UNHEALTHY, "its end to be seen")
+            first.script = engine(answers())
+            await first.come_back()
+            await until(lambda: replica.available, "its successor to be taken in")
+            assert (await poise.ask(PLAIN)).value("x-poise-replica") == b"r1"
+
+
+async def test_the_last_one_drains_and_callers_are_told_so_at_once() -> None:
+    async with ScriptedReplica(engine(DRAINS)) as only, gateway(only, health=OFTEN) as poise:
+        await poise.ask(PLAIN)
+        got = await poise.ask(PLAIN, within_s=1)
+        assert (got.status, error_of(got)["code"], got.value("retry-after")) == (503, "no_replica", b"1")
+        assert chats(only) == 1
+
+
+async def test_a_server_without_a_health_page_lives() -> None:
+    async with ScriptedReplica(engine(streams(), health=answers(404))) as replica:
+        async with gateway(replica, health=OFTEN) as poise:
+            await until(lambda: sum(e.target == b"/health" for e in replica.requests) > 4, "some probes")
+            assert poise.replica("r1").condition.good
+
+
+@pytest.mark.parametrize("status", [500, 503])
+async def test_a_health_page_that_says_it_is_ill_is_believed_where_another_is_well(status: int) -> None:
+    async with ScriptedReplica(engine(answers(), health=answers(status))) as first:
+        async with ScriptedReplica(engine(answers())) as second, gateway(first, second, health=OFTEN) as poise:
+            await until(lambda: not poise.replica("r1").available, "it to be taken out")
+            assert (await poise.ask(PLAIN)).value("x-poise-replica") == b"r2"
+            await second.die()
+            await until(lambda: poise.replica("r1").available, "it to be spared, as the last")
+            assert (await poise.ask(PLAIN)).value("x-poise-replica") == b"r1"
