@@ -4,8 +4,9 @@ Both replicas serve the same tiny random model as `tiny`. r1 takes any number of
 QUEUE_LIMIT of them. Run with `make test-vllm`, which installs vLLM first.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from openai import OpenAI
@@ -29,11 +30,13 @@ def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Replica
 
 @pytest.fixture(scope="session")
 def open_gateway(tmp_path_factory: pytest.TempPathFactory) -> OpenGateway:
-    """`open_gateway(replica, ..., policy=NAME)`: a gateway that is ready and is stopped at the end of the block."""
+    """`open_gateway(replica, ..., policy=NAME, settings=CONFIGURATION)`: ready, and stopped at the end of the block."""
 
     @contextmanager
-    def open_one(*replicas: Replica, policy: str | None = None) -> Iterator[Gateway]:
-        gateway = Gateway(replicas, policy, tmp_path_factory.mktemp("gateway"))
+    def open_one(
+        *replicas: Replica, policy: str | None = None, settings: Mapping[str, Any] | None = None
+    ) -> Iterator[Gateway]:
+        gateway = Gateway(replicas, policy, settings, tmp_path_factory.mktemp("gateway"))
         with running([gateway], "/ready", within_s=20):
             wait_until(gateway.is_complete, 20, "every replica is ready")
             yield gateway

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import json
 import os
 import re
 import signal
@@ -86,10 +87,17 @@ class Server:
 class Replica(Server):
     """One vLLM server with the tiny model, on a free port."""
 
-    def __init__(self, name: str, port: int, logs: Path, *flags: str) -> None:
+    def __init__(
+        self, name: str, port: int, logs: Path, *flags: str, environment: Mapping[str, str] | None = None
+    ) -> None:
         command = (INSTALLED / "venv/bin/vllm", "serve", INSTALLED / "tiny-llama", "--port", str(port))
         url = f"http://127.0.0.1:{port}"
-        super().__init__([*command, *REPLICA_FLAGS, *flags], url, logs / f"{name}.log", REPLICA_ENVIRONMENT)
+        super().__init__(
+            [*command, *REPLICA_FLAGS, *flags],
+            url,
+            logs / f"{name}.log",
+            {**REPLICA_ENVIRONMENT, **(environment or {})},
+        )
         self.name = name
 
     def stand_back(self) -> None:
@@ -119,13 +127,22 @@ class Replica(Server):
 
 
 class Gateway(Server):
-    """`poise serve` in front of `replicas`, on free ports; they are named r1, r2 and so on in that order."""
+    """`poise serve` in front of `replicas`, on free ports; they are named r1, r2 and so on in that order.
 
-    def __init__(self, replicas: Sequence[Replica], policy: str | None, logs: Path) -> None:
+    `settings` is what its configuration file holds.
+    """
+
+    def __init__(
+        self, replicas: Sequence[Replica], policy: str | None, settings: Mapping[str, Any] | None, logs: Path
+    ) -> None:
         port, admin_port = free_ports(2)
         command = (sys.executable, "-m", "poise", "serve", "--port", str(port), "--admin-port", str(admin_port))
         fleet = [word for replica in replicas for word in ("--replica", replica.url)]
         chosen = ["--policy", policy] if policy else []
+        if settings:
+            file = logs / f"gateway-{port}.yaml"
+            file.write_text(json.dumps(settings))  # JSON is YAML
+            chosen += ["--config", str(file)]
         super().__init__([*command, *fleet, *chosen], f"http://127.0.0.1:{port}", logs / f"gateway-{port}.log", {})
         self.admin_url = f"http://127.0.0.1:{admin_port}"
 
