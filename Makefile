@@ -10,7 +10,7 @@ run: $(READY)  ## simulated engines, the gateway, traffic and a live table
 	$(BIN)/poise demo
 
 test: $(READY)  ## unit, contract and socket tests, no GPU, no vLLM
-	$(BIN)/python -m pytest -m "not vllm"
+	$(BIN)/python -m pytest -m "not vllm and not wheel"
 
 test-vllm: $(READY)  ## two real vLLM replicas on the CPU behind the gateway; the first use installs them (2.6 GB)
 	$(BIN)/python tests/vllm/install.py
@@ -21,12 +21,12 @@ bench: $(READY)  ## Poise beside other routers on this machine, about ten minute
 	$(BIN)/python benchmarks/setup_peers.py
 	$(BIN)/python benchmarks/run.py
 
-check: $(READY)  ## lint, types, layers, docs
+check: $(READY)  ## lint, types, layers, docs, and that the wheel compiles
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest tests/docs
+	$(BIN)/python -m pytest tests/docs tests/build
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -33,8 +33,8 @@ class LogFile:
         self._taken_bytes = self._failed_lines = 0
         """... and by the thread: two writers of one number could lose counts."""
         self._must_reopen = self._ends = False
-        self._thread = Thread(target=self._run, name="request log", daemon=True)
-        self._thread.start()
+        self._writer = Thread(target=self._run, name="request log", daemon=True)
+        self._writer.start()
 
     @property
     def lost_lines(self) -> int:
@@ -57,8 +57,8 @@ class LogFile:
     def close(self) -> None:
         """Write what waits, for `CLOSE_S` at most, and close the file."""
         self._blocks.put(None)
-        self._thread.join(CLOSE_S)
-        if self._thread.is_alive():
+        self._writer.join(CLOSE_S)
+        if self._writer.is_alive():
             self._refused_lines += 1  # at least: the disk has not said what became of the last block
 
     # -- the thread's side
