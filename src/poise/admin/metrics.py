@@ -101,6 +101,11 @@ def _lost_lines(sources: Sources, now_s: float) -> Iterable[Sample]:
     return [((), 0 if sources.log is None else sources.log.lost_lines)]
 
 
+def _lost_traces(sources: Sources, now_s: float) -> Iterable[Sample]:
+    tracer = sources.trails.tracer
+    return [((), None if tracer is None else tracer.lost)]
+
+
 def _cpu_seconds(sources: Sources, now_s: float) -> Iterable[Sample]:
     used = resource.getrusage(resource.RUSAGE_SELF)
     return [((), used.ru_utime + used.ru_stime)]
@@ -177,6 +182,9 @@ EXPORTS: tuple[Export, ...] = (
     Export(
         Family("poise_log_lines_lost_total", Kind.COUNTER, "Lines of the request log that could not be written."),
         _lost_lines,
+    ),
+    Export(
+        Family("poise_traces_lost_total", Kind.COUNTER, "Requests whose traces could not be delivered."), _lost_traces
     ),
     Export(
         Family("poise_replica_state", Kind.GAUGE, "1 for the state the replica is in.", ("replica", "state")), _states

@@ -30,6 +30,7 @@ from poise.config.parts import (
     policy,
     replica_specs,
     telemetry_settings,
+    tracing_settings,
 )
 from poise.config.settings import Settings
 from poise.core.errors import ConfigError
@@ -40,6 +41,7 @@ from poise.proxy.request_log import RequestLog
 from poise.routing.model_names import ModelNames
 from poise.routing.registry import policy_name
 from poise.telemetry.poller import Poller
+from poise.tracing.opening import open_tracing
 
 log = structlog.get_logger()
 
@@ -83,6 +85,9 @@ class Gateway:
             models=self.poller.catalog,
             log=self._request_log,
         )
+        tracing = tracing_settings(settings)
+        self._tracing = None if tracing is None else open_tracing(tracing, Random())
+        self.data_path.trails.tracer = self._tracing
         self.name_models(model_names(settings))
         self._sources = Sources(
             self.fleet,
@@ -123,6 +128,8 @@ class Gateway:
         async with AsyncExitStack() as parts:
             if self._request_log is not None:
                 parts.callback(self._request_log.close)
+            if self._tracing is not None:
+                parts.callback(self._tracing.close)
             admin = self.settings.admin
             listening = _listen(admin.host, admin.port, reuse_port=self.settings.reuse_port)
             self._admin_port = SharedPort(listening)

@@ -15,6 +15,7 @@ from poise.routing.model_names import ModelNames
 from poise.routing.policy import Policy
 from poise.routing.registry import make_policy
 from poise.telemetry.settings import TelemetrySettings
+from poise.tracing.tracer import TracingSettings
 
 
 def data_path_settings(settings: Settings) -> DataPathSettings:
@@ -96,3 +97,11 @@ def admin_key(settings: Settings, environment: Mapping[str, str]) -> Secret | No
 def credential_variables(settings: Settings) -> set[str]:
     """The environment variables that the configuration names as holding a key."""
     return {settings.admin.key_env or ""}
+
+
+def tracing_settings(settings: Settings) -> TracingSettings | None:
+    """Where traces go, None if nowhere."""
+    tracing = settings.tracing
+    if tracing.endpoint is None:
+        return None
+    return TracingSettings(tracing.endpoint, tracing.sample_ratio, tracing.service_name)

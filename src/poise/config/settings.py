@@ -282,6 +282,25 @@ class LogSection(Section):
     )
 
 
+class TracingSection(Section):
+    """Where traces go. Needs `pip install 'poise[otel]'`."""
+
+    endpoint: str | None = Field(
+        default=None, description="OTLP collector, http://collector:4318; unset: no traces, trace headers pass unread"
+    )
+    sample_ratio: Ratio = Field(
+        default=1.0, description="share of the traces begun here that is recorded; callers' own decide for themselves"
+    )
+    service_name: str = Field(default="poise", description="what traces call the gateway")
+
+    @field_validator("endpoint")
+    @classmethod
+    def _check_endpoint(cls, url: str | None) -> str | None:
+        if url is not None and not url.startswith(("http://", "https://")):
+            raise problem("is not an http or https address", "write it as http://collector:4318")
+        return url
+
+
 class Settings(Section):
     """The whole configuration. Every key has a default but `replicas`, which `poise serve` needs."""
 
@@ -305,6 +324,7 @@ class Settings(Section):
     keys: KeysSection = KeysSection()
     cors: CorsSection = CorsSection()
     log: LogSection = LogSection()
+    tracing: TracingSection = TracingSection()
     reveal_replica: bool = Field(default=True, description="add x-poise-replica and x-poise-reason to answers")
 
     @field_validator("replicas")

@@ -1,7 +1,7 @@
 """What is kept of a request on its way, to explain it afterwards: the decisions about it and what came of each."""
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from poise.core.clock import wall_time_s
@@ -41,14 +41,18 @@ class Step:
     """One decision about a request, and what came of it. Times are monotonic; None is "not yet" or "never"."""
 
     __slots__ = (
-        "at_s", "candidates", "decision", "ended_s", "error", "first_output_s", "outcome", "span_id", "took_s", "tried",
+        "at_s", "candidates", "decision", "ended_s", "error", "first_output_s", "outcome", "replica", "span_id",
+        "took_s", "tried",
     )  # fmt: skip
 
     def __init__(
-        self, candidates: Sequence[Candidate], decision: Decision, tried: Collection[int], at_s: float, took_s: float
+        self, decision: Decision, replica: "Replica | None", tried: Collection[int], at_s: float, took_s: float
     ) -> None:
-        self.candidates = candidates
+        self.candidates: Sequence[Candidate] = ()
+        """All replicas that could have been chosen; empty unless the decision is to be explained."""
         self.decision = decision
+        self.replica = replica
+        """Where the request was sent, None if nowhere."""
         self.tried = tried
         self.at_s = at_s
         self.took_s = took_s
@@ -58,14 +62,6 @@ class Step:
         self.error: str | None = None
         """What was wrong with the attempt: a kind of failure."""
         self.span_id = b""
-
-    @property
-    def replica(self) -> "Replica | None":
-        """Where the request was sent, None if nowhere."""
-        decision = self.decision
-        if not isinstance(decision, Send):
-            return None
-        return next((one.replica for one in self.candidates if one.replica.slot == decision.slot), None)
 
 
 class TraceContext(Protocol):
@@ -93,16 +89,25 @@ class Tracer(Protocol):
     def begin(self, headers: list[bytes]) -> TraceContext:
         """The trace of a request that came with `headers`: flat, name, `: `, value, line end."""
 
-    def ended(self, trail: "Trail") -> None:
-        """The request of a sampled trace has ended."""
+    @property
+    def ended(self) -> "Callable[[Trail], None]":
+        """To be told of each request of a sampled trace when it has ended."""
+
+    @property
+    def lost(self) -> int:
+        """Requests whose traces could not be delivered."""
 
 
 class Trail:
-    """A request from its start to its end. `line` is what the log says of it, once it has ended."""
+    """A request from its start to its end. `line` is what the log says of it, once it has ended.
 
-    __slots__ = ("at", "context", "facts", "line", "method", "path", "request_id", "started_s", "steps")
+    `explained` is whether each decision is to show all candidates.
+    """
 
-    def __init__(self, request: "IncomingRequest", facts: RequestFacts, started_s: float) -> None:
+    __slots__ = ("at", "context", "explained", "facts", "line", "method", "path", "request_id", "started_s", "steps")
+
+    def __init__(self, request: "IncomingRequest", facts: RequestFacts, started_s: float, *, explained: bool) -> None:
+        self.explained = explained
         self.request_id = request.request_id
         self.method = request.method
         self.path = request.path
@@ -117,10 +122,15 @@ class Trail:
         self, replicas: "Sequence[Replica]", decision: Decision, tried: Collection[int], began_s: float, now_s: float
     ) -> None:
         """The policy has answered. A request that still waits is asked about again and again: that is noted once."""
-        if not isinstance(decision, Send) and self.steps and self.steps[-1].replica is None:
+        chosen: Replica | None = None
+        if isinstance(decision, Send):
+            chosen = next((replica for replica in replicas if replica.slot == decision.slot), None)
+        elif self.steps and self.steps[-1].replica is None:
             return
-        candidates = [Candidate(replica) for replica in replicas]
-        self.steps.append(Step(candidates, decision, tuple(tried), now_s, now_s - began_s))
+        step = Step(decision, chosen, tuple(tried), now_s, now_s - began_s)
+        if self.explained:
+            step.candidates = [Candidate(replica) for replica in replicas]
+        self.steps.append(step)
 
     def sent(self) -> bytes:
         """The request is sent where the last decision says; returns the header lines to send along."""
@@ -167,8 +177,8 @@ class Trails:
         tracer = self.tracer
         if self._left <= 0 and tracer is None:
             return None
-        trail = Trail(request, facts, now_s)
-        if self._left > 0:
+        trail = Trail(request, facts, now_s, explained=self._left > 0)
+        if trail.explained:
             self._left -= 1
             self.recent.append(trail)
         if tracer is not None:

@@ -13,6 +13,7 @@ LAYERS = ("file", "environment", "flag")
 FITTING_TEXT = {
     "admin.host": "::1",
     "replicas": "http://a:8000 http://b:8000@1",
+    "tracing.endpoint": "http://collector:4318",
     "log.level": "error",
     "policy.name": "random",
     "models.aliases": "{gpt-4: qwen}",
