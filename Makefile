@@ -26,7 +26,7 @@ check: $(READY)  ## lint, types, layers, docs, and that the wheel compiles
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest tests/docs tests/build
+	$(BIN)/python -m pytest tests/docs tests/wheel
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
