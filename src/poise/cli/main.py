@@ -6,7 +6,7 @@ import typer
 from typer.core import TyperGroup
 
 from poise import __version__
-from poise.cli import check_config, demo, engine, policies, serve
+from poise.cli import check_config, demo, engine, policies, serve, top
 from poise.core.errors import ConfigError, PoiseError
 
 FAILED, WRONG_USAGE = 1, 2
@@ -36,6 +36,7 @@ app = typer.Typer(
 app.command("serve", cls=serve.ServeCommand)(serve.serve)
 app.command("demo", short_help="Show Poise at work on simulated engines.")(demo.demo)
 app.command("engine", short_help="Run simulated vLLM engines.")(engine.engine)
+app.command("top", short_help="Show a gateway at work.")(top.top)
 app.command("policies", short_help="List the placement policies.")(policies.policies)
 app.command("check-config", short_help="Check a configuration file.")(check_config.check_config)
 

@@ -28,9 +28,9 @@ def fleet_with(kv_usage_ratio: float) -> Fleet:
     for name in ("a", "b"):
         fleet.join(ReplicaSpec(name, parse_replica_url(f"http://{name}:1")))
     a = fleet.at(0)
-    reading = LoadReading(3, 2, kv_usage_ratio, prefix_queries_tokens=200, prefix_hits_tokens=50)
-    fleet.scrape_began(a)
-    fleet.scraped(a, reading, 1.0)
+    for queries, hits in ((100, 100), (300, 150)):
+        fleet.scrape_began(a)
+        fleet.scraped(a, LoadReading(3, 2, kv_usage_ratio, prefix_queries_tokens=queries, prefix_hits_tokens=hits), 1.0)
     return fleet
 
 

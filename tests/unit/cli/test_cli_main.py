@@ -11,7 +11,7 @@ from poise import __version__
 from poise.cli.main import app
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
-COMMANDS = ("serve", "demo", "engine", "policies", "check-config")
+COMMANDS = ("serve", "demo", "engine", "top", "policies", "check-config")
 
 
 def poise(*arguments: str, environment: dict[str, str | None] | None = None) -> Result:

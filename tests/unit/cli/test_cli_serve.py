@@ -56,7 +56,7 @@ def test_flags_in_any_order_reach_the_configuration_with_their_source() -> None:
     assert values["cors"]["allow_origins"] == ["https://x"]
     assert (values["host"], values["port"]) == ("127.0.0.1", 9)
     assert values["admin"] == {"host": "::1", "port": 10, "key_env": None}
-    assert values["log"] == {"requests": "-", "level": "error"}
+    assert values["log"] == {"requests": "-", "decisions": 200, "level": "error"}
     assert result.stdout.count("# command line") == 12
 
 
