@@ -1,11 +1,11 @@
 """Where a request goes after a first replica has failed it."""
 
 from poise.core.replica import ReplicaAddress, ReplicaSpec
-from support.apis import CHAT
+from support.apis import CHAT, DONE
 from support.gateway import gateway
 from support.http_bytes import request
 from support.scripted_replica import Exchange, ScriptedReplica
-from support.scripts import answers, answers_error
+from support.scripts import answers, answers_error, streams
 
 ASK = request(body=CHAT.request_body(stream=False))
 
@@ -20,3 +20,10 @@ async def test_a_replica_that_joined_in_a_failed_ones_place_has_not_been_tried()
         async with gateway(leaving) as poise:
             got = await poise.ask(ASK)
             assert (got.status, got.value("x-poise-replica")) == (200, b"newcomer")
+
+
+async def test_a_stream_that_only_ends_is_no_answer() -> None:
+    async with ScriptedReplica(streams(DONE)) as empty, ScriptedReplica(streams()) as good:
+        async with gateway(empty, good) as poise:
+            got = await poise.ask(request(body=CHAT.request_body(stream=True)))
+            assert (bytes(got.body), got.value("x-poise-replica")) == (CHAT.whole, b"r2")

@@ -55,8 +55,8 @@ def first_verdict(block: bytes) -> RefusedInStream | bool:
     True: output has begun. False: nothing yet (comments, pings, bookkeeping). Otherwise the refusal.
     """
     for kind, data in event_lines(block):
-        if not data:
-            continue
+        if not data or data == b"[DONE]":
+            continue  # an end without anything before it is no answer
         try:
             event = decode_event(data)
         except UNREADABLE:

@@ -18,7 +18,7 @@ from poise.wire.answers import (
 from support.apis import APIS, BUSY, COMMENT, DONE, MESSAGES, Api, chat_event, data, typed
 from support.http_bytes import to_json
 
-SILENT = [COMMENT, b": a\n: b\n\n", b"event: ping\n\n", b"id: 1\n\n", b"data:\n\n", b"\n", *(
+SILENT = [COMMENT, DONE, b": a\n: b\n\n", b"event: ping\n\n", b"id: 1\n\n", b"data:\n\n", b"\n", *(
     typed(kind, {}) for kind in sorted(NO_OUTPUT_TYPES)
 )]  # fmt: skip
 silence = st.lists(st.sampled_from(SILENT), max_size=5)
