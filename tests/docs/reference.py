@@ -74,8 +74,8 @@ def type_of(field: FieldInfo) -> str:
     """The type in words, with its range."""
     is_union = get_origin(field.annotation) in (Union, UnionType)
     kinds = get_args(field.annotation) if is_union else [field.annotation]
-    (kind,) = [kind for kind in kinds if kind is not type(None)]
-    return " ".join([_kind(kind), *_range(field)])
+    names = [_kind(kind) for kind in kinds if kind is not type(None)]
+    return " ".join([" or ".join(names), *_range(field)])
 
 
 def _kind(kind: Any) -> str:

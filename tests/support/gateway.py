@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import openai
 
+from poise.admission.keys import KeyRing
 from poise.core.decision import Decision, Refuse, Send, Wait
 from poise.core.replica import ReplicaAddress, ReplicaSpec
 from poise.core.request import Outcome, RequestFacts
@@ -76,7 +77,7 @@ class RecordingLog:
 
 
 def short_settings(
-    *, limits: Mapping[str, int] | None = None, retry: Mapping[str, float] | None = None, cors: Cors | None = None,
+    *, limits: Mapping[str, float] | None = None, retry: Mapping[str, float] | None = None, cors: Cors | None = None,
     **timeouts: float,
 ) -> DataPathSettings:  # fmt: skip
     """Settings for tests: loopback, a port of the kernel's choice, short limits; keyword arguments are time limits."""
@@ -84,7 +85,7 @@ def short_settings(
         host="127.0.0.1",
         port=0,
         timeouts=replace(SHORT_TIMEOUTS, **timeouts),
-        limits=Limits(**(limits or {})),
+        limits=Limits(**(limits or {})),  # type: ignore[arg-type]
         retry=RetrySettings(**(retry or {})),  # type: ignore[arg-type]
         cors=cors or Cors(),
     )
@@ -149,8 +150,11 @@ class Gateway:
     def unsettled(self) -> dict[str, int]:
         """What is still charged, by name; empty if nothing is."""
         counts = {"in flight": self.counters.in_flight, "buffered bytes": self.counters.buffered_bytes}
+        counts["waiting"] = self.data_path.waiting.queue.length
+        counts |= {f"{use.key.name} in flight": use.in_flight for use in self.data_path.key_limits.all()}
         for replica in self.fleet:
             counts[f"{replica.name} in flight"] = replica.in_flight
+            counts[f"{replica.name} held tokens"] = replica.held_tokens
             counts[f"{replica.name} prefill tokens"] = replica.prefill_tokens
             counts[f"{replica.name} requests since poll"] = replica.since_poll.requests
             counts[f"{replica.name} tokens since poll"] = replica.since_poll.tokens
@@ -176,9 +180,12 @@ def open_sockets() -> int:
 @asynccontextmanager
 async def gateway(
     *replicas: ScriptedReplica | int, settings: DataPathSettings | None = None, policy: Policy | None = None,
-    keys: Any = None, models: Any = None, breaker: BreakerSettings | None = None, health: HealthSettings | None = None,
+    keys: KeyRing | None = None, models: Any = None, caps: int | Literal["auto"] | None = None,
+    breaker: BreakerSettings | None = None, health: HealthSettings | None = None,
 ) -> AsyncIterator[Gateway]:  # fmt: skip
-    """A started gateway over the replicas (or bare ports), named r1, r2, ... in order; polled if `health` is given.
+    """A started gateway over the replicas (or bare ports), named r1, r2, ... in order, each with the same cap.
+
+    Polled if `health` is given.
 
     If the block ends well, everything must be settled, every task ended and every socket closed.
     """
@@ -186,7 +193,7 @@ async def gateway(
     log, transcript = RecordingLog(), Transcript()
     for number, replica in enumerate(replicas, 1):
         port = replica if isinstance(replica, int) else replica.port
-        fleet.join(ReplicaSpec(f"r{number}", ReplicaAddress("127.0.0.1", port)))
+        fleet.join(ReplicaSpec(f"r{number}", ReplicaAddress("127.0.0.1", port), max_concurrency=caps))
         if isinstance(replica, ScriptedReplica):
             replica.name, replica.transcript = f"r{number}", transcript
     tasks_before, sockets_before = asyncio.all_tasks(), open_sockets()

@@ -64,6 +64,7 @@ def replica_spec(replica: ReplicaSection, source: Source) -> ReplicaSpec:
         labels=replica.labels,
         source=source,
         each_address=replica.each_address,
+        max_concurrency=replica.max_concurrency,
     )
 
 

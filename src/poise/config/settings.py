@@ -79,6 +79,9 @@ class ReplicaSection(Section):
     each_address: bool = Field(
         default=False, description="one replica for each address that the host name has, as of a headless service"
     )
+    max_concurrency: int | Literal["auto"] | None = Field(
+        default=None, description="requests it is given at once; auto: as many as 0.8 of its KV cache holds"
+    )
 
     @model_validator(mode="after")
     def _leave_room_for_the_address(self) -> Self:
@@ -103,6 +106,13 @@ class ReplicaSection(Section):
     @classmethod
     def _check_name(cls, name: str | None) -> str | None:
         return _reported(lambda: name and check_replica_name(name))
+
+    @field_validator("max_concurrency", mode="before")
+    @classmethod
+    def _check_max_concurrency(cls, most: object) -> object:
+        if most in (None, "auto") or (isinstance(most, int) and not isinstance(most, bool) and most >= 1):
+            return most
+        raise problem(f"is {most!r}", "it is a whole number from 1, or auto")
 
     @field_validator("gpu_metrics_url")
     @classmethod
@@ -211,11 +221,13 @@ class HealthSection(Section):
 
 
 class LimitsSection(Section):
-    """Sizes above which a request is refused, and the KV usage above which a replica gets none."""
+    """Sizes above which a request is refused, who may wait, and the KV usage above which a replica gets none."""
 
     body_bytes: Size = Field(default=64 * 1024**2, description="one request's body, else 413")
     head_bytes: Size = Field(default=64 * 1024, description="one request's head, else 431")
     buffered_bytes: Size = Field(default=1024**3, description="all buffered bodies together, else 503")
+    queue: int = Field(default=1000, ge=0, description="requests that may wait until a replica has room, else 429")
+    queue_timeout_s: Seconds = Field(default=60.0, description="how long each may wait, else 429, or 503 if none is up")
     kv_throttle: Ratio = Field(default=0.85, description="KV usage above which a replica takes no new request")
 
 

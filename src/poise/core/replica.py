@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal
 from urllib.parse import urlsplit
 
 from poise.core.errors import ConfigError
@@ -64,6 +65,8 @@ class ReplicaAddress:
 class ReplicaSpec:
     """One configured replica: a whole engine, on one GPU or on a tensor-parallel group of `gpus`.
 
+    `max_concurrency` is how many requests it is given at once, None for no bound. `"auto"` bounds their tokens instead,
+    prompt and expected output, to a share of what its KV cache holds; unknown is no bound.
     `model` restricts the replica to one model name; None means whatever its own `/v1/models` lists.
     `gpu_metrics_url` is a DCGM exporter's page on which `gpus` are the `gpu` labels of this replica.
     `each_address` makes it stand for one replica for each address that its host has.
@@ -77,6 +80,7 @@ class ReplicaSpec:
     labels: Mapping[str, str] = field(default_factory=dict)
     source: Source = Source.CONFIG
     each_address: bool = False
+    max_concurrency: int | Literal["auto"] | None = None
 
     def reached_as(self, other: "ReplicaSpec") -> bool:
         """Whether connections to the one would be connections to the other."""

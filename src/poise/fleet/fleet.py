@@ -1,6 +1,6 @@
 """The one writer of replica state: proxy, poller and admin report facts here, policies read what comes of them."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final
 
 from poise.core.errors import ConfigError
@@ -12,7 +12,6 @@ from poise.fleet.pool import Pool
 from poise.fleet.replica import Replica
 from poise.fleet.terms import WorstTerms
 from poise.fleet.ticket import Ticket
-from poise.health import slow_start
 from poise.health.breaker import Sign
 from poise.health.settings import BreakerSettings, HealthSettings
 
@@ -24,6 +23,15 @@ EXPECTED_OUTPUT_TOKENS = 256
 replica look full."""
 RECENT_WEIGHT = 0.1
 """Weight of the newest request in the recent mean request time."""
+
+
+def expected_tokens(request: RequestFacts) -> int:
+    """KV tokens that `request` is expected to need: its prompt, and its output as far as that can be told."""
+    return request.prompt_tokens + min(request.output_tokens or EXPECTED_OUTPUT_TOKENS, EXPECTED_OUTPUT_TOKENS)
+
+
+def _nobody_waits() -> None:
+    """Stands for whoever wants to know of room."""
 
 
 class Fleet:
@@ -52,6 +60,10 @@ class Fleet:
         self._all_listed = False
         self._pools: dict[str | None, Pool] = {None: self._unlisted}
         self._dispatches = 0
+        self.counts_tokens = False
+        """Whether any replica has an automatic cap whose size is known."""
+        self.on_room: Callable[[], None] = _nobody_waits
+        """Called, often, whenever a request that had to wait may be placeable now. It must not ask at once."""
 
     @property
     def known_terms(self) -> int:
@@ -126,6 +138,7 @@ class Fleet:
         if spec.model != replica.spec.model:
             replica.models = None if spec.model is None else (spec.model,)
         replica.spec = spec
+        self._cap(replica)
         self._membership_changed()
 
     def locate(self, name: str, hosts: tuple[str, ...]) -> None:
@@ -170,11 +183,12 @@ class Fleet:
     def dispatch(self, slot: int, request: RequestFacts, now_s: float) -> Ticket:
         """Charge `request` to the replica in `slot`. The ticket must be settled, however the request ends."""
         replica = self.at(slot)
-        tokens = request.prompt_tokens + min(request.output_tokens or EXPECTED_OUTPUT_TOKENS, EXPECTED_OUTPUT_TOKENS)
+        tokens = expected_tokens(request)
         epoch = replica.since_poll.charge(tokens)
         self._dispatches += 1
         replica.last_dispatch = self._dispatches
         replica.in_flight += 1
+        replica.held_tokens += tokens
         replica.prefill_tokens += request.prompt_tokens
         trial = replica.condition.breaker.sent(now_s)
         self._add_pending(replica, 1, tokens)
@@ -208,6 +222,7 @@ class Fleet:
         ticket.settled = True
         replica = ticket.replica
         replica.in_flight -= 1
+        replica.held_tokens -= ticket.tokens
         replica.outcomes[outcome] += 1
         before = replica.since_poll.tokens
         replica.since_poll.release_tokens(ticket.epoch, ticket.tokens)
@@ -223,6 +238,7 @@ class Fleet:
         if replica.leaving and replica.in_flight == 0 and self.holds(replica):
             self._slots[replica.slot] = None
             self._membership_changed()
+        self.on_room()
 
     # -- telemetry
 
@@ -239,6 +255,7 @@ class Fleet:
         replica.reading, replica.reading_at_s = reading, now_s
         replica.hit_rate.read(reading.prefix_queries_tokens, reading.prefix_hits_tokens, now_s)
         replica.failed_scrapes, replica.scrape_error = 0, None
+        self._cap(replica)
         replica.condition.read(reading, now_s, restarted=restarted)
         self._health.changed(replica, now_s, began_anew=restarted)
         self._terms_changed(replica)
@@ -289,6 +306,7 @@ class Fleet:
         self._worst.rebuild(replica.terms for replica in self)
         self._health.spare_the_last()
         self._compare_all()
+        self.on_room()
 
     def _follow_output(self, replica: Replica, tokens: float | None, now_s: float) -> bool:
         """Tokens that were generated since the last scrape are progress; whether the counter has started again."""
@@ -327,17 +345,15 @@ class Fleet:
     def fold_availability(self, replica: Replica) -> None:
         """Whether `replica` may be sent a request now: the one place where all that speaks against it meets."""
         condition = replica.condition
-        replica.available = (
-            not condition.out
-            and (replica.spared or (condition.breaker.admits and not condition.doubted))
-            and (replica.max_concurrency is None or replica.in_flight < replica.max_concurrency)
-            and (
-                replica.reading is None
-                or replica.reading.kv_usage_ratio is None
-                or replica.kv <= self.kv_throttle_ratio
-            )
-            and (replica.share >= slow_start.FULL or replica.in_flight < replica.slow_start_limit)
-        )
+        fit = not condition.out and (replica.spared or (condition.breaker.admits and not condition.doubted))
+        replica.full = fit and not replica.has_room(self.kv_throttle_ratio)
+        before, replica.available = replica.available, fit and not replica.full
+        if replica.available and not before:
+            self.on_room()
+
+    def _cap(self, replica: Replica) -> None:
+        replica.cap()
+        self.counts_tokens = self.counts_tokens or replica.max_tokens is not None
 
     def _terms_changed(self, replica: Replica) -> None:
         """`replica` has a new reading, or none any more: compare it anew, and all others if it sets their stand-ins."""

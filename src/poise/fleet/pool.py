@@ -43,3 +43,13 @@ class Pool:
     def has_good(self) -> bool:
         """Whether nothing speaks against the health of at least one replica."""
         return any(replica.condition.good for replica in self.replicas)
+
+    def too_small_for(self, tokens: int) -> list[int]:
+        """Slots of the replicas whose automatic cap has no room for a request of `tokens` beside what runs there."""
+        return [
+            replica.slot
+            for replica in self.replicas
+            if replica.max_tokens is not None
+            and replica.in_flight
+            and replica.held_tokens + tokens > replica.max_tokens
+        ]

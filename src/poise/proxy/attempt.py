@@ -95,7 +95,7 @@ class Attempt:
         self._connection = connection
         self.sent_s = now_s
         exchange = self._exchange
-        exchange.sent(now_s)
+        exchange.sent()
         if exchange.caller_is_slow:
             connection.set_reading(False)
         connection.send(exchange, b"".join(parts), body)

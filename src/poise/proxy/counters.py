@@ -3,7 +3,7 @@
 from collections import Counter
 
 from poise.proxy.times import TimesByModel
-from poise.report.histogram import DECISION_BUCKETS_S, Histogram
+from poise.report.histogram import DECISION_BUCKETS_S, LATENCY_BUCKETS_S, Histogram
 
 
 class Counters:
@@ -11,7 +11,8 @@ class Counters:
 
     __slots__ = (
         "buffered_bytes", "cached_tokens", "client_connections", "decision_s", "fallbacks", "in_flight",
-        "output_tokens", "prompt_tokens", "refusals", "requests", "retries", "stale_connections", "times",
+        "output_tokens", "prompt_tokens", "queue_wait_s", "refusals", "requests", "retries", "sheds",
+        "stale_connections", "times",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -25,6 +26,8 @@ class Counters:
         """Requests sent to another model's replicas, by model and other model, both as configured."""
         self.stale_connections = 0
         """Pooled connections that turned out to be closed by the replica when used again."""
+        self.sheds = 0
+        """Waiting requests that gave way to others because the queue was full."""
         self.in_flight = 0
         self.client_connections = 0
         self.buffered_bytes = 0
@@ -33,4 +36,6 @@ class Counters:
         """Prompt tokens that replicas did not compute again."""
         self.output_tokens = 0
         self.times = TimesByModel()
+        self.queue_wait_s = Histogram(LATENCY_BUCKETS_S)
+        """How long those waited who were let through."""
         self.decision_s = Histogram(DECISION_BUCKETS_S)

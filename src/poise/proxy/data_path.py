@@ -4,8 +4,9 @@ import asyncio
 import secrets
 from random import Random
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
+from poise.admission.key_limits import KeyLimits
 from poise.core.errors import Refusal
 from poise.core.tasks import TaskGroupOwner
 from poise.proxy.client import ClientConnection
@@ -17,10 +18,12 @@ from poise.proxy.request import IncomingRequest
 from poise.proxy.request_log import RequestLine, RequestLog
 from poise.proxy.retry import RetryBudget
 from poise.proxy.trail import Trails
+from poise.proxy.waiting import WaitingLines
 from poise.proxy.write_batch import WriteBatch
 from poise.routing.model_names import NO_NAMES
 
 if TYPE_CHECKING:
+    from poise.admission.keys import KeyRing
     from poise.fleet.fleet import Fleet
     from poise.fleet.replica import Replica
     from poise.proxy.settings import DataPathSettings
@@ -33,13 +36,6 @@ LAST_WRITES_S = 0.5
 """How long callers have at the very end to take what was written to them."""
 
 
-class Keys(Protocol):
-    """Who may call."""
-
-    def authenticate(self, credential: bytes | None) -> str | None:
-        """The name of the key in an `Authorization` or `x-api-key` header, None if it is not a known one."""
-
-
 class DataPath:
     """The data port. Owns the callers' and the replicas' connections; reports every fact to the fleet."""
 
@@ -49,7 +45,7 @@ class DataPath:
         fleet: "Fleet",
         policy: "Policy",
         *,
-        keys: Keys | None = None,
+        keys: "KeyRing | None" = None,
         models: ModelList | None = None,
         log: RequestLog | None = None,
     ) -> None:
@@ -57,6 +53,9 @@ class DataPath:
         self.fleet = fleet
         self.policy = policy
         self.keys = keys
+        self.key_limits = KeyLimits()
+        if keys is not None:
+            self.key_limits.apply(keys, monotonic())
         self.models = models
         self.log = log
         self.names = NO_NAMES
@@ -64,6 +63,7 @@ class DataPath:
         self.random = Random()
         self.counters = Counters()
         self.trails = Trails(settings.decisions_kept)
+        self.waiting = WaitingLines(fleet, self.counters, settings.limits)
         self.clients: set[ClientConnection] = set()
         self.retries = RetryBudget(settings.retry.budget_ratio, settings.retry.budget_floor)
         self.tasks = TaskGroupOwner()
@@ -142,8 +142,12 @@ class DataPath:
 
     @property
     def is_ready(self) -> bool:
-        """Whether callers should come here: it listens, is not to stop, and some replica could be sent a request."""
-        return self._listener is not None and not self.draining and any(replica.available for replica in self.fleet)
+        """Whether callers should come here: it listens, is not to stop, and some replica works, even if it is full."""
+        return (
+            self._listener is not None
+            and not self.draining
+            and any(replica.available or replica.full for replica in self.fleet)
+        )
 
     @property
     def over_budget(self) -> bool:
@@ -154,6 +158,12 @@ class DataPath:
         """An id for a request that came without one, unique over processes and restarts."""
         self._requests += 1
         return b"%b%x" % (self._request_id_prefix, self._requests)
+
+    def use_keys(self, keys: "KeyRing") -> None:
+        """From now on these are the keys; there were some before. What was used of those that stay is not forgotten."""
+        assert self.keys is not None
+        self.keys.become(keys)
+        self.key_limits.apply(self.keys, monotonic())
 
     def connections(self, replica: "Replica") -> ReplicaConnections:
         """The connections to `replica`."""
@@ -190,6 +200,7 @@ class DataPath:
                     client.tick(now_s)
                 except Exception as error:  # noqa: BLE001 - everybody's time limits depend on this loop
                     self.report("a caller's time limits could not be looked at", error)
+            self.waiting.ask()
             self._retire_connections()
             if self.log is not None:
                 self.log.flush()

@@ -1,5 +1,6 @@
 """What is written down of a request that has ended: counted once, logged in one line, and its trail closed."""
 
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from poise.core.request import Outcome
@@ -7,14 +8,20 @@ from poise.proxy.request_log import RequestLine
 
 if TYPE_CHECKING:
     from poise.proxy.data_path import DataPath
+    from poise.proxy.request import IncomingRequest
     from poise.proxy.routes import Route
     from poise.proxy.trail import Trail
 
 _COMPLETED: Final = Outcome.COMPLETED
 
 
-def note_end(path: "DataPath", line: RequestLine, route: "Route", trail: "Trail | None") -> None:
+def note_end(
+    path: "DataPath", request: "IncomingRequest", line: RequestLine, route: "Route", trail: "Trail | None"
+) -> None:
     """Count the request that `line` tells of, and log it. Said once of every exchange."""
+    if request.key_use is not None:
+        used = (line.prompt_tokens, line.output_tokens) if line.attempts else (0, 0)
+        request.key_use.end(request.charged_tokens, *used, monotonic())
     counters = path.counters
     counters.in_flight -= 1
     counters.requests[line.route, line.outcome] += 1

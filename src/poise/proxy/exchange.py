@@ -3,14 +3,17 @@
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from poise.core.decision import Send, Wait
+from poise.admission.queue import Entry
 from poise.core.errors import Refusal
 from poise.core.request import Outcome, RequestFacts
+from poise.fleet.fleet import expected_tokens
 from poise.proxy.answer import PlainAnswer, StreamAnswer
 from poise.proxy.attempt import Attempt
 from poise.proxy.ended import note_end
+from poise.proxy.placing import may_be_tried, place
 from poise.proxy.request_log import RequestLine
 from poise.proxy.retry import MALFORMED, STALE, STOPPED, TIMED_OUT, Failure, FailureKind, sign_of_error
+from poise.proxy.stage import Stage
 from poise.wire.answers import RefusedInStream, Usage
 from poise.wire.http import AnswerHead, error_body, refusal_headers, status_line
 
@@ -23,25 +26,8 @@ if TYPE_CHECKING:
     from poise.proxy.trail import Trail
     from poise.proxy.upstream import UpstreamConnection
 
-NO_REPLICA = Refusal(503, "no_replica", "no replica can take the request now", "gateway", retry_after_s=1)
-POLICY_FAILED = Refusal(500, "policy_failed", "the placement policy failed; the gateway's log says how", "gateway")
 _COMPLETED: Final = Outcome.COMPLETED  # looked up for every request
 HOLDING_COMMENT = b": waiting for the replica\n\n"
-
-
-class Stage:
-    """Where an exchange is. Plain numbers: an enumeration's members cost four times as much to look up."""
-
-    WAITING: Final = 0
-    """For a replica to become available."""
-    CONNECTING: Final = 1
-    SENT: Final = 2
-    """No output has come."""
-    ANSWERING: Final = 3
-    """Output has been passed on: the request is committed to its replica."""
-    TUNNELLED: Final = 4
-    """The replica has switched protocols: the bytes are no longer looked at."""
-    ENDED: Final = 5
 
 
 class Exchange:
@@ -53,9 +39,9 @@ class Exchange:
     """
 
     __slots__ = (
-        "_attempt", "_attempts", "_client", "_facts", "_first_output_s", "_kept", "_last_refusal", "_path",
-        "_queue_s", "_quiet_since_s", "_request", "_started_s", "_trail", "_tried", "_until_s", "active", "answer",
-        "out", "request_generates", "stage", "usage",
+        "_attempt", "_attempts", "_client", "_entry", "_facts", "_first_output_s", "_kept", "_last_refusal", "_path",
+        "_queue_s", "_quiet_since_s", "_request", "_started_s", "_trail", "_tried", "active", "answer", "out",
+        "request_generates", "stage", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -84,7 +70,8 @@ class Exchange:
         """How long the request waited before it was sent anywhere."""
         self._first_output_s: float | None = None
         self._started_s = self._quiet_since_s = monotonic()
-        self._until_s = 0.0
+        self._entry: Entry | None = None
+        """The place in the queue, None if it does not wait."""
         self._trail: Trail | None = None
 
     # -- placing
@@ -94,35 +81,48 @@ class Exchange:
         self._path.counters.in_flight += 1
         self._path.retries.request(self._started_s)
         self._trail = self._path.trails.begin(self._request, self._facts, self._started_s)
-        self._place()
+        if self._path.waiting.must_wait(self._facts.model):
+            self._wait()
+        else:
+            self._place()
 
     def _place(self) -> None:
-        path = self._path
-        began_s = monotonic()
-        pool = path.fleet.pool(self._facts.model)
-        try:
-            tried = [replica.slot for replica in pool.replicas if replica in self._tried] if self._tried else ()
-            decision = path.policy.choose(self._facts, pool, began_s, tried)
-            replica = path.fleet.at(decision.slot) if isinstance(decision, Send) else None
-        except Exception as error:  # noqa: BLE001 - a user's own policy may raise anything; only this request suffers
-            path.report("the policy failed", error)
-            self._refuse(POLICY_FAILED)
-            return
-        now_s = monotonic()
-        path.counters.decision_s.observe(now_s - began_s)
-        if self._trail is not None:
-            self._trail.decided(pool.replicas, decision, tried, began_s, now_s)
-        if replica is not None:
+        if not self.take_turn():
+            self._wait()
+
+    def take_turn(self) -> bool:
+        """Send the request if a replica has room. Returns whether there is nothing to wait for, so or because it is
+        refused."""
+        placed = place(self._path, self._facts, self._tried, self._trail)
+        if placed is None:
+            return False
+        if isinstance(placed, Refusal):
+            self._refuse(self._last_refusal or placed)
+        else:
+            now_s = monotonic()
+            self._entry = None
             if self._attempts == 0:
                 self._queue_s = now_s - self._started_s
             self._attempts += 1
-            self._tried += (replica,)
-            self._send_to(replica, decision.reason, now_s)
-        elif isinstance(decision, Wait) and not self._tried and not pool.hopeless:
-            self.stage = Stage.WAITING
-            self._until_s = decision.until_s
-        else:
-            self._refuse(self._last_refusal or NO_REPLICA)
+            self._tried += (placed.replica,)
+            self._send_to(placed.replica, placed.reason, now_s)
+        return True
+
+    def turn_away(self, refusal: Refusal) -> None:
+        """The request has lost its place in the queue."""
+        if self.stage == Stage.WAITING:
+            self._refuse(refusal)
+
+    def _wait(self) -> None:
+        request, facts = self._request, self._facts
+        self.stage = Stage.WAITING
+        self._entry = entry = Entry(
+            self, model=facts.model, priority=request.priority, key=request.key_name, tokens=expected_tokens(facts),
+            retry=self._attempts > 0,
+        )  # fmt: skip
+        refusal = self._path.waiting.enter(entry)
+        if refusal is not None:
+            self._refuse(refusal)
 
     def _send_to(self, replica: "Replica", reason: str, now_s: float, *, fresh: bool = False) -> None:
         ticket = self._path.fleet.dispatch(replica.slot, self._facts, now_s)
@@ -137,10 +137,9 @@ class Exchange:
         """Whose answer the caller is given, and why."""
         self.out.replica, self.out.reason = attempt.replica.name, attempt.reason + self._request.fallback_note
 
-    def sent(self, now_s: float) -> None:
+    def sent(self) -> None:
         """The attempt has a connection, on which the request is being sent."""
         self.stage = Stage.SENT
-        self._quiet_since_s = now_s
 
     # -- the replica's side
 
@@ -229,8 +228,7 @@ class Exchange:
     def _may_retry(self, kind: FailureKind) -> bool:
         if self._attempts >= self._path.settings.retry.attempts:
             return False
-        pool = self._path.fleet.pool(self._facts.model)
-        if all(replica in self._tried or not replica.available for replica in pool.replicas):
+        if not may_be_tried(self._path, self._facts, self._tried):
             return False
         if not self._path.retries.allows(monotonic()):
             return False
@@ -319,10 +317,13 @@ class Exchange:
         elif stage == Stage.SENT:
             self._tick_sent(now_s)
         elif stage == Stage.WAITING:
-            if now_s - self._started_s > timeouts.first_output_s:
-                self._refuse(NO_REPLICA)
-            elif now_s >= self._until_s:
-                self._place()
+            entry = self._entry
+            if entry is not None and now_s - entry.since_s > self._path.waiting.timeout_s:
+                self._refuse(self._path.waiting.timed_out(entry))
+            else:
+                self._hold_if_quiet(now_s)
+        elif stage == Stage.CONNECTING:
+            self._hold_if_quiet(now_s)
 
     def _tick_sent(self, now_s: float) -> None:
         timeouts, attempt = self._path.settings.timeouts, self._attempt
@@ -331,14 +332,17 @@ class Exchange:
         too_late = now_s - self._started_s > timeouts.total_s
         if too_late or (late and not attempt.made_progress_within(timeouts.first_output_s, now_s)):
             self.attempt_failed(TIMED_OUT)
-        elif now_s - self._quiet_since_s > timeouts.hold_s and self._facts.stream and self.request_generates:
+        else:
+            self._hold_if_quiet(now_s)
+
+    def _hold_if_quiet(self, now_s: float) -> None:
+        """Show a streaming caller, who has heard nothing for long, and whatever is between, that it is waited for."""
+        quiet = now_s - self._quiet_since_s > self._path.settings.timeouts.hold_s
+        if quiet and self._facts.stream and self.request_generates:
             self._quiet_since_s = now_s
             if not isinstance(self.answer, PlainAnswer):
-                self._hold()
-
-    def _hold(self) -> None:
-        self.out.stream_head(200, [b"content-type", b": ", b"text/event-stream; charset=utf-8", b"\r\n"])
-        self.out.body(HOLDING_COMMENT)
+                self.out.stream_head(200, [b"content-type", b": ", b"text/event-stream; charset=utf-8", b"\r\n"])
+                self.out.body(HOLDING_COMMENT)
 
     # -- ending
 
@@ -377,10 +381,13 @@ class Exchange:
     def _end(self, outcome: Outcome, status: int, error: str | None = None) -> None:
         self._settle(outcome)
         self.stage = Stage.ENDED
+        entry, self._entry = self._entry, None
+        if entry is not None:
+            self._path.waiting.queue.remove(entry)
         self.answer = self._kept = None  # answers hold the exchange: without the ring, no garbage to collect
         request, route = self._request, self._request.route
         assert route is not None
-        note_end(self._path, self._line(route, outcome, status, error), route, self._trail)
+        note_end(self._path, request, self._line(route, outcome, status, error), route, self._trail)
         self._client.exchange_ended(request)
 
     def _line(self, route: "Route", outcome: Outcome, status: int, error: str | None) -> RequestLine:

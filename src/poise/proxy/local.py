@@ -67,8 +67,8 @@ def local_answer(path: "DataPath", request: IncomingRequest) -> LocalAnswer | Re
         return LocalAnswer(405, error_body(METHOD_NOT_ALLOWED), (allow,))
     if path.keys is not None and route.name not in ("health", "ready"):
         for _, credential in request.credentials:
-            request.key_name = request.key_name or path.keys.authenticate(credential)
-        if request.key_name is None:
+            request.key = request.key or path.keys.authenticate(credential)
+        if request.key is None:
             return NO_KEY
     return _own_resource(path, request, route) if route.local else None
 

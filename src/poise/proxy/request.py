@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Final
 
+from poise.admission.api_key import ApiKey
+from poise.admission.key_limits import KeyUse
 from poise.proxy.routes import Route
 from poise.wire.facts import SESSION_HEADERS, USER_HEADERS
 from poise.wire.http import HOP_BY_HOP, connection_tokens, without
@@ -24,6 +26,7 @@ class HeaderKind:
     CONTENT_ENCODING: Final = 12
     SESSION: Final = 13
     USER: Final = 14
+    PRIORITY: Final = 15
 
 
 CLAIMS = frozenset(
@@ -47,6 +50,7 @@ HEADER_KINDS: dict[bytes, int] = {
     b"x-request-id": HeaderKind.REQUEST_ID,
     b"x-data-parallel-rank": HeaderKind.RANK,
     b"origin": HeaderKind.ORIGIN,
+    b"x-poise-priority": HeaderKind.PRIORITY,
     b"content-encoding": HeaderKind.CONTENT_ENCODING,
     **dict.fromkeys(SESSION_HEADERS, HeaderKind.SESSION),
     **dict.fromkeys(USER_HEADERS, HeaderKind.USER),
@@ -72,9 +76,10 @@ class IncomingRequest:
     """A request as it is parsed. `head` is ready to be joined into the head that a replica is sent."""
 
     __slots__ = (
-        "_session_rank", "_user_rank", "asked_model", "body", "coding", "connection", "credentials", "declared_bytes",
-        "encoded", "expects_continue", "fallback_note", "head", "hosts", "http10", "keep_alive", "key_name", "method",
-        "origin", "own_answer", "path", "rank", "request_id", "route", "session_key", "target", "upgrade", "user_key",
+        "_session_rank", "_user_rank", "asked_model", "body", "charged_tokens", "coding", "connection", "credentials",
+        "declared_bytes", "encoded", "expects_continue", "fallback_note", "head", "hosts", "http10", "keep_alive",
+        "key", "key_use", "method", "origin", "own_answer", "path", "priority", "priority_header", "rank", "request_id",
+        "route", "session_key", "target", "upgrade", "user_key",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -99,7 +104,12 @@ class IncomingRequest:
         self.upgrade: bytes | None = None
         self.credentials: list[tuple[bytes, bytes]] = []
         self.rank: bytes | None = None
-        self.key_name: str | None = None
+        self.key: ApiKey | None = None
+        self.key_use: KeyUse | None = None
+        """Where this request is charged to its key, if it is."""
+        self.charged_tokens = 0
+        self.priority_header: bytes | None = None
+        self.priority = 0
         self.request_id = b""
         self.origin: bytes | None = None
         self.encoded = False
@@ -128,6 +138,8 @@ class IncomingRequest:
             self.credentials.append((name, value))
         elif kind == HeaderKind.RANK:
             self.rank = value
+        elif kind == HeaderKind.PRIORITY:
+            self.priority_header = value
         elif kind == HeaderKind.CONNECTION:
             self.connection = value if self.connection is None else self.connection + b"," + value
         elif kind == HeaderKind.UPGRADE:
@@ -179,6 +191,11 @@ class IncomingRequest:
             if head[index].lower() == name:
                 return head[index + 2]
         return None
+
+    @property
+    def key_name(self) -> str | None:
+        """The name of the caller's API key, None if it needs none."""
+        return self.key.name if self.key is not None else None
 
     @property
     def has_body(self) -> bool:

@@ -23,6 +23,11 @@ class Route:
     timed: bool = True
     stream_end: StreamEnd = StreamEnd.ANY
 
+    @property
+    def is_stored(self) -> bool:
+        """Whether it is about an answer that an engine has stored, so that it names no model."""
+        return self.name == "responses" and not self.reads_json
+
 
 _CHAT = Route("chat", generates=True, stream_end=StreamEnd.DONE)
 _COMPLETIONS = Route("completions", generates=True, stream_end=StreamEnd.DONE)

@@ -33,11 +33,16 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Size limits: one request's body (413 above) and head (431 above), all buffered bodies together (503 above)."""
+    """Size limits: one request's body (413 above) and head (431 above), all buffered bodies together (503 above).
+
+    `queue` requests may wait for a replica (429 above), each for `queue_timeout_s`.
+    """
 
     body_bytes: int = 64 * 1024 * 1024
     head_bytes: int = 64 * 1024
     buffered_bytes: int = 1024 * 1024 * 1024
+    queue: int = 1000
+    queue_timeout_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)

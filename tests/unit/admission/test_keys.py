@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from poise.admission.api_key import ApiKey
 from poise.admission.keys import REMEMBERED_CREDENTIALS, KeyRing
 
 KEY = b"sk-0123456789abcdef"
@@ -14,7 +15,9 @@ OTHER = b"sk-fedcba9876543210"
 
 
 def ring(**names: bytes) -> KeyRing:
-    return KeyRing({sha256(key).digest(): name for name, key in (names or {"team": KEY, "other": OTHER}).items()})
+    return KeyRing(
+        {sha256(key).digest(): ApiKey(name) for name, key in (names or {"team": KEY, "other": OTHER}).items()}
+    )
 
 
 @pytest.mark.parametrize(
@@ -23,8 +26,8 @@ def ring(**names: bytes) -> KeyRing:
 )
 def test_a_key_is_known_as_bearer_in_any_case_and_by_itself(credential: bytes) -> None:
     keys = ring()
-    assert [keys.authenticate(credential) for _ in range(3)] == ["team"] * 3
-    assert keys.authenticate(b"Bearer " + OTHER) == "other"
+    assert [keys.authenticate(credential) for _ in range(3)] == [ApiKey("team")] * 3
+    assert keys.authenticate(b"Bearer " + OTHER) == ApiKey("other")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +55,7 @@ def test_guesses_are_not_remembered_and_spellings_of_a_key_only_up_to_a_bound() 
         keys.authenticate(b"guess-%d" % count)
     assert len(keys._remembered) == 0
     for spaces in range(1, REMEMBERED_CREDENTIALS + 10):
-        assert keys.authenticate(b"Bearer" + b" " * spaces + KEY) == "team"
+        assert keys.authenticate(b"Bearer" + b" " * spaces + KEY) == ApiKey("team")
     assert len(keys._remembered) <= REMEMBERED_CREDENTIALS
 
 
@@ -65,3 +68,11 @@ def test_no_key_is_kept() -> None:
         held += [inner for inner in gc.get_referents(kept) if isinstance(inner, (dict, bytes, str))]
     assert len(held) > 4
     assert len(keys) == 2
+
+
+def test_a_ring_becomes_another_and_forgets_what_it_recognised() -> None:
+    keys = ring()
+    assert keys.authenticate(KEY) == ApiKey("team")
+    keys.become(ring(renamed=KEY))
+    assert keys.authenticate(KEY) == ApiKey("renamed")
+    assert keys.authenticate(OTHER) is None

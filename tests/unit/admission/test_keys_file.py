@@ -8,11 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poise.admission.keys_file import WITHOUT_EFFECT, parse_keys
+from poise.admission.api_key import ApiKey
+from poise.admission.keys_file import FIELDS, parse_keys
 from poise.core.errors import ConfigError
 
 SECRET = "sk-0123456789abcdef"
-DOCUMENTED = {"name": "team-a", "key": SECRET, **WITHOUT_EFFECT}
+DOCUMENTED = {
+    "name": "team-a", "key": SECRET, "models": ["*"], "requests_per_s": None, "tokens_per_min": None,
+    "max_concurrency": None, "priority": 0,
+}  # fmt: skip
 
 
 def parse(*entries: Any) -> Any:
@@ -31,20 +35,42 @@ def parse(*entries: Any) -> Any:
 def test_plain_and_hashed_keys_in_json_and_yaml(text: str) -> None:
     keys = parse_keys(text)
     assert len(keys) == 1
-    assert keys.authenticate(b"Bearer " + SECRET.encode()) == "team-a"
+    assert keys.authenticate(b"Bearer " + SECRET.encode()) == ApiKey("team-a")
 
 
 def test_each_key_has_its_name() -> None:
     keys = parse({"name": "a", "key": "one"}, {"name": "b", "key": "two"})
-    assert [keys.authenticate(key) for key in (b"one", b"two", b"three")] == ["a", "b", None]
+    assert [keys.authenticate(key) for key in (b"one", b"two", b"three")] == [ApiKey("a"), ApiKey("b"), None]
+
+
+def test_every_documented_field_is_known() -> None:
+    assert DOCUMENTED.keys() == {"name", "key", *FIELDS}
+
+
+def test_what_a_key_may_do() -> None:
+    rights = {
+        "models": ["m", "n"], "requests_per_s": 2.5, "tokens_per_min": 9000, "max_concurrency": 4, "priority": -3,
+    }  # fmt: skip
+    keys = parse({"name": "a", "key": SECRET, **rights})
+    assert list(keys) == [ApiKey("a", ("m", "n"), 2.5, 9000, 4, -3)]
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_null_is_as_if_the_field_were_left_out(field: str) -> None:
+    assert list(parse({"name": "a", "key": SECRET, field: None})) == [ApiKey("a")]
 
 
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        *(({"name": "a", "key": SECRET, field: 5}, f"key 'a' sets {field}, which is not supported yet")
-          for field in WITHOUT_EFFECT),
-        ({"name": "a", "key": SECRET, "models": [SECRET]}, "sets models, which is not supported yet"),
+        *(({"name": "a", "key": SECRET, field: wrong}, f"key 'a' has {field} that cannot be read")
+          for field in FIELDS for wrong in (SECRET, True, float("nan"), float("inf"), [], {}, [SECRET, 1], [""])),
+        *(({"name": "a", "key": SECRET, field: wrong}, f"key 'a' has {field} that cannot be read")
+          for field in FIELDS[1:4] for wrong in (0, -1)),
+        *(({"name": "a", "key": SECRET, field: 1.5}, f"key 'a' has {field} that cannot be read")
+          for field in FIELDS[2:]),
+        *(({"name": "a", "key": SECRET, "priority": wrong}, "key 'a' has priority that cannot be read")
+          for wrong in (-101, 101)),
         ({"name": "a", "key": SECRET, "rate": 1}, "key 'a' has an unknown field"),
         ({"name": "a", "key": SECRET, SECRET: None}, "key 'a' has an unknown field"),
         ({"name": "a", "key": 12345}, "key 'a' is not usable as a key"),
