@@ -61,7 +61,7 @@ async def test_one_look_at_a_real_gateway_as_table_and_as_json() -> None:
         assert sum(replica["requests_per_s"] for replica in seen["replicas"]) > 0
         shown = console()
         await asyncio.to_thread(show_once, api, 0.0, shown, as_json=False)
-        assert "│ r1" in text_of(shown)
+        assert "\n r1 " in text_of(shown)
         assert "soft_affinity" in text_of(shown)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -23,10 +24,10 @@ class Column(NamedTuple):
 
 
 def replica_table(rows: Iterable[Row], columns: Sequence[Column]) -> Table:
-    """One line for each replica."""
-    table = Table()
+    """One line for each replica, narrow enough for 80 columns if names are short."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for column in columns:
-        table.add_column(column.heading, justify="left" if column.is_text else "right")
+        table.add_column(column.heading, justify="left" if column.is_text else "right", no_wrap=True)
     for row in rows:
         table.add_row(*(column.cell(row) for column in columns))
     return table

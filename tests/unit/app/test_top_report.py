@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from poise.admin.fleet_page import fleet_page
 from poise.admin.metrics import Sources, metrics_page
 from poise.app.top.report import BROKEN, Look, quantile, read_look, report
-from poise.app.top.run import gateway_line
+from poise.app.top.run import gateway_lines
 from poise.core.reading import LoadReading
 from poise.core.replica import ReplicaSpec, parse_replica_url
 from poise.core.request import Outcome
@@ -55,7 +55,7 @@ def test_a_report_says_what_happened_in_between_over_models_and_routes() -> None
     assert (row_b["requests_per_s"], row_b["errors_per_s"]) == (1.0, 1.0)
     assert (row_a["running"], row_a["waiting"], row_a["kv_usage_ratio"], row_a["breaker"]) == (3, 2, 0.7, "closed")
     assert (row_b["running"], row_b["kv_usage_ratio"]) == (None, None)
-    assert "5.0 requests/s   1.0 errors/s   2.0 retries/s" in gateway_line(gateway)
+    assert "5.0 requests/s, 1.0 errors/s, 2.0 retries/s" in gateway_lines(gateway)
 
 
 counts = st.dictionaries(st.sampled_from([str(outcome) for outcome in Outcome]), st.integers(0, 1000))

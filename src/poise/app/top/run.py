@@ -10,22 +10,21 @@ from rich.live import Live
 from rich.text import Text
 
 from poise.app import replica_table as shown
-from poise.app.replica_table import Column, percent, seconds
+from poise.app.replica_table import Cell, Column, Row, percent, seconds
 from poise.app.top.admin_api import AdminApi, AdminError
 from poise.app.top.report import Look, read_look, report
 from poise.core.clock import monotonic_s
 
 COLUMNS = (
     shown.NAME,
-    shown.STATE,
-    Column("breaker", lambda row: str(row["breaker"] or "-"), is_text=True),
+    Column("state", lambda row: state(row), is_text=True),
     shown.kv_usage(),
-    shown.RUNNING,
-    shown.WAITING,
-    shown.IN_FLIGHT,
-    shown.PREFIX_HITS,
-    Column("requests/s", lambda row: f"{row['requests_per_s']:.1f}"),
-    Column("errors/s", lambda row: f"{row['errors_per_s']:.1f}"),
+    shown.RUNNING._replace(heading="run"),
+    shown.WAITING._replace(heading="wait"),
+    shown.IN_FLIGHT._replace(heading="sent"),
+    shown.PREFIX_HITS._replace(heading="hits"),
+    Column("req/s", lambda row: f"{row['requests_per_s']:.1f}"),
+    Column("err/s", lambda row: f"{row['errors_per_s']:.1f}"),
 )
 
 
@@ -63,17 +62,23 @@ def _look(api: AdminApi, clock: Callable[[], float] = monotonic_s) -> Look:
 
 def view(seen: dict[str, Any]) -> RenderableType:
     """The whole view of one report."""
-    return Group(shown.replica_table(seen["replicas"], COLUMNS), Text(gateway_line(seen["gateway"])))
+    return Group(shown.replica_table(seen["replicas"], COLUMNS), Text(gateway_lines(seen["gateway"])))
 
 
-def gateway_line(gateway: dict[str, Any]) -> str:
-    """What callers see, and how evenly the load lies, in one line."""
+def state(row: Row) -> Cell:
+    """The replica's state, and its breaker's where that keeps requests away."""
+    breaker = row["breaker"]
+    return str(row["state"]) if breaker in (None, "closed") else Text(f"{row['state']}/{breaker}", "red")
+
+
+def gateway_lines(gateway: dict[str, Any]) -> str:
+    """What callers see, and how evenly the load lies."""
     return (
-        f"poise {gateway['version']}, {gateway['policy']}   {gateway['requests_per_s']:.1f} requests/s   "
-        f"{gateway['errors_per_s']:.1f} errors/s   {gateway['retries_per_s']:.1f} retries/s   "
-        f"in flight {shown.number(gateway['in_flight'])}   "
-        f"TTFT p50 {seconds(gateway['first_output_p50_s'])} p99 {seconds(gateway['first_output_p99_s'])}   "
-        f"E2E p50 {seconds(gateway['end_to_end_p50_s'])} p99 {seconds(gateway['end_to_end_p99_s'])}   "
-        f"KV in comfort band {percent(gateway['comfort_band_replicas_ratio'])}, "
+        f"poise {gateway['version']}, {gateway['policy']}: {gateway['requests_per_s']:.1f} requests/s, "
+        f"{gateway['errors_per_s']:.1f} errors/s, {gateway['retries_per_s']:.1f} retries/s, "
+        f"{shown.number(gateway['in_flight'])} open\n"
+        f"TTFT p50 {seconds(gateway['first_output_p50_s'])} p99 {seconds(gateway['first_output_p99_s'])}, "
+        f"E2E p50 {seconds(gateway['end_to_end_p50_s'])} p99 {seconds(gateway['end_to_end_p99_s'])}, "
+        f"in comfort {percent(gateway['comfort_band_replicas_ratio'])}, "
         f"spread {percent(gateway['kv_usage_spread_ratio'])}"
     )
