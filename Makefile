@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test check bench test-vllm format clean
+.PHONY: run test check bench soak test-vllm format clean
 
 run: $(READY)  ## simulated engines, the gateway, traffic and a live table
 	$(BIN)/poise demo
@@ -20,6 +20,10 @@ bench: $(READY)  ## Poise beside other routers on this machine, about ten minute
 	$(BIN)/python -m pip install --quiet --editable ".[dev,bench]"
 	$(BIN)/python benchmarks/setup_peers.py
 	$(BIN)/python benchmarks/run.py
+
+soak: $(READY)  ## two million requests through the wheel, a few minutes: does memory or any table grow
+	$(BIN)/python benchmarks/setup_peers.py
+	$(BIN)/python benchmarks/soak.py
 
 check: $(READY)  ## lint, types, layers, docs, and that the wheel compiles
 	$(BIN)/ruff check .
