@@ -3,17 +3,19 @@
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 from poise.core.replica import ReplicaState
 from poise.health.breaker import BreakerState
+from poise.health.probes import Probe
 from poise.health.settings import BreakerSettings, HealthSettings
 from poise.routing.policies.least_requests import LeastRequests
 from support.apis import CHAT
-from support.gateway import gateway, short_settings
+from support.gateway import Gateway, gateway, short_settings
 from support.http_bytes import request
 from support.refusals import error_of
 from support.scripted_replica import Exchange, ScriptedReplica
-from support.scripts import answers, answers_error, closes, engine, hangs, in_turn, streams
+from support.scripts import answers, answers_error, by_target, closes, engine, hangs, in_turn, streams
 from support.wire import until
 
 PLAIN = request(body=CHAT.request_body(stream=False))
@@ -83,31 +85,37 @@ async def test_one_request_tries_a_replica_that_failed(how: str) -> None:
 
 
 async def test_a_recovered_replica_is_given_a_growing_share() -> None:
+    go_on = asyncio.Event()
+
     async def held(exchange: Exchange) -> None:
-        await asyncio.sleep(0.3)
+        await go_on.wait()
         await answers()(exchange)
+
+    async def split(poise: Gateway) -> tuple[float, int, int]:
+        """The share of a, and how many of 24 requests at once a and b are sent."""
+        a, b = poise.fleet
+        go_on.clear()
+        asked = asyncio.gather(*(poise.ask(PLAIN) for _ in range(24)))
+        await until(lambda: poise.counters.in_flight == 24, "all to be sent")
+        found = a.share, a.in_flight, b.in_flight
+        go_on.set()
+        assert {got.status for got in await asked} == {200}
+        return found
 
     slowly = HealthSettings(interval_s=0.1, timeout_s=0.3, slow_start_s=2.0)
     async with ScriptedReplica(engine(held)) as first, ScriptedReplica(engine(held)) as second:
         async with gateway(first, second, health=slowly, policy=LeastRequests()) as poise:
-            a, b = poise.fleet
+            a, _ = poise.fleet
             await until(lambda: a.condition.seen, "a probe")
             await first.die()
             await until(lambda: a.condition.out, "its death to be seen")
             await first.come_back()
-            shares: list[tuple[float, int, int]] = []
             await until(lambda: a.condition.good, "it to be taken back")
-            while a.share < 1:
-                asked = asyncio.gather(*(poise.ask(PLAIN) for _ in range(24)))
-                await until(lambda: poise.counters.in_flight == 24, "all to be sent")
-                shares.append((a.share, a.in_flight, b.in_flight))
-                assert {got.status for got in await asked} == {200}
-            assert all(held <= max(1, share * others + 1) for share, held, others in shares)
-            assert shares[0][1] < shares[-1][1]
-            asked = asyncio.gather(*(poise.ask(PLAIN) for _ in range(24)))
-            await until(lambda: poise.counters.in_flight == 24, "all to be sent")
-            assert abs(a.in_flight - b.in_flight) <= 2
-            await asked
+            found = [await split(poise)]
+            while found[-1][0] < 1:
+                found.append(await split(poise))
+            assert all(of_a <= share * of_b + 1 for share, of_a, of_b in found)
+            assert found[0][1] < 10 <= found[-1][1]
 
 
 async def test_an_engine_that_drains_finishes_what_it_has_and_gets_nothing_new() -> None:
@@ -172,3 +180,54 @@ async def test_a_health_page_that_says_it_is_ill_is_believed_where_another_is_we
             await second.die()
             await until(lambda: poise.replica("r1").available, "it to be spared, as the last")
             assert (await poise.ask(PLAIN)).value("x-poise-replica") == b"r1"
+
+
+async def test_what_the_server_does_without_its_engine_says_nothing_of_the_engine() -> None:
+    limit = BreakerSettings(failures=3, open_s=30.0)
+    settings = short_settings(first_output_s=0.3)
+    script = by_target({b"/tokenize": answers(200, {"count": 1}), b"/v1/chat/completions": hangs})
+    async with ScriptedReplica(script) as frozen, ScriptedReplica(answers()) as other:
+        async with gateway(frozen, other, breaker=limit, settings=settings) as poise:
+            for _ in range(limit.failures):
+                for _ in range(5):
+                    assert (await poise.ask(request("/tokenize", b'{"prompt":"x"}'))).value("x-poise-replica") == b"r1"
+                assert (await poise.ask(PLAIN, within_s=2)).value("x-poise-replica") == b"r2"
+            assert poise.replica("r1").condition.breaker.state is BreakerState.OPEN
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
+async def test_a_failure_that_leaves_a_doubted_replica_the_best_there_is_is_tried_there(stream: bool) -> None:
+    limit = BreakerSettings(failures=1, open_s=30.0)
+    fails = streams(CHAT.error_event(500), b"data: [DONE]\n\n") if stream else answers_error(500)
+    async with ScriptedReplica(in_turn(fails, answers())) as first, ScriptedReplica(fails) as second:
+        async with gateway(first, second, breaker=limit) as poise:
+            asked = STREAM if stream else PLAIN
+            assert (await poise.ask(asked)).status == 500, "by both"
+            poise.replica("r2").condition.breaker.recovered(0.0)
+            trial = poise.replica("r2").condition.breaker
+            trial.output(trial.era, 0.0)
+            poise.fleet.probed(poise.replica("r2"), Probe.WELL, 0.0)
+            assert [replica.available for replica in poise.fleet] == [False, True]
+            got = await poise.ask(asked)
+            assert (got.status, got.value("x-poise-replica")) == (200, b"r1")
+
+
+async def test_an_operator_is_told_once_of_a_replica_that_is_left_alone_and_once_of_its_return() -> None:
+    limit = BreakerSettings(failures=1, open_s=0.3)
+    with capture_logs() as logs:
+        async with ScriptedReplica(engine(in_turn(*[answers_error(500)] * 4, answers()))) as first:
+            async with ScriptedReplica(engine(answers())) as second:
+                async with gateway(first, second, health=OFTEN, breaker=limit) as poise:
+                    breaker = poise.replica("r1").condition.breaker
+                    await until(lambda: poise.replica("r1").condition.seen, "a probe")
+                    await poise.ask(PLAIN)
+                    await until(lambda: breaker.state is BreakerState.HALF_OPEN, "the open time to be over")
+                    first.script = engine(answers())
+                    assert (await poise.ask(PLAIN)).value("x-poise-replica") == b"r1"
+                    await until(lambda: any(line["event"] == "replica usable again" for line in logs), "the good news")
+    told = [line for line in logs if line["event"].startswith("replica ")]
+    assert [(line["event"], line["replica"]) for line in told] == [
+        ("replica not usable", "r1"),
+        ("replica usable again", "r1"),
+    ]
+    assert "breaker open" in told[0]["problem"]

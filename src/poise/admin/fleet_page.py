@@ -24,6 +24,7 @@ def _replica(replica: Replica, now_s: float) -> dict[str, Any]:
         "state": replica.state,
         "breaker": replica.condition.breaker.state,
         "available": replica.available,
+        "slow_start_ratio": replica.share,
         "in_flight": replica.in_flight,
         "prefill_tokens": replica.prefill_tokens,
         "running": reading and reading.running,

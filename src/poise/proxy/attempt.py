@@ -103,7 +103,7 @@ class Attempt:
     # -- while it runs
 
     def first_output(self, now_s: float) -> None:
-        """The replica has begun to answer."""
+        """The engine has begun to answer."""
         self._has_output = True
         self._path.fleet.first_output(self._ticket, now_s)
 
@@ -144,7 +144,9 @@ class Attempt:
 
     def settle(self, outcome: Outcome, now_s: float) -> None:
         """The attempt has ended, for the fleet's ledger too."""
-        sign = self.sign
+        sign, route = self.sign, self._request.route
+        if sign is None and route is not None and not route.timed:
+            sign = Sign.NOTHING  # a server whose engine hangs may well count tokens
         if sign == Sign.SILENT:
             timeouts = self._path.settings.timeouts
             limit_s = timeouts.idle_s if self._has_output else timeouts.first_output_s

@@ -186,8 +186,8 @@ class Exchange:
         if self._trail is not None:
             self._trail.failed(FailureKind.REFUSED)
         outcome = Outcome.FAILED if refused.status >= 500 else Outcome.CALLER_ERROR
+        self._settle(outcome)
         if refused.status >= 500 and self._may_retry(FailureKind.REFUSED):
-            self._settle(outcome)
             self._place()
             return
         if self.out.begun:
@@ -219,8 +219,8 @@ class Exchange:
             self._send_to(attempt.replica, attempt.reason, now_s, fresh=True)
             return
         self._note(failure.sign)
+        self._settle(Outcome.FAILED)  # first, as it may leave another replica the best there is
         if self._may_retry(failure.kind):
-            self._settle(Outcome.FAILED)
             self._place()
         else:
             self._refuse(failure.refusal)
@@ -246,8 +246,8 @@ class Exchange:
         route = self._request.route
         if status < 400 and route is not None and route.timed:
             self._path.counters.times.of(self._facts.model).first_output_s.observe(first_output_s)
-        if self._attempt is not None and status < 400:
-            self._attempt.first_output(now_s)
+            if self._attempt is not None:
+                self._attempt.first_output(now_s)
         if self._trail is not None:
             self._trail.first_output(now_s)
         self._client.release_body(self._request)

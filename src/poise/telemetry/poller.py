@@ -14,7 +14,7 @@ from poise.fleet.replica import Replica
 from poise.health.settings import HealthSettings
 from poise.telemetry.catalog import ModelCatalog
 from poise.telemetry.conditions import Conditions
-from poise.telemetry.readers import GPU_METRICS, GpuReader, HealthReader, MetricsReader, ModelsReader
+from poise.telemetry.readers import GPU_METRICS, REPLICA, GpuReader, HealthReader, MetricsReader, ModelsReader
 from poise.telemetry.settings import TelemetrySettings
 from poise.telemetry.watch import Page, Schedule
 from poise.telemetry.watches import Watches, page_at
@@ -70,6 +70,8 @@ class Poller:
         while True:
             await asyncio.sleep(self._interval_s)
             self._fleet.advance(self._clock())
+            for replica in self._fleet:
+                self._conditions.report(replica.name, REPLICA, _illness(replica))
             if self._fleet.generation != self._generation:
                 self._follow_fleet()
 
@@ -133,6 +135,11 @@ class Poller:
             if reader.answers:
                 lists.append([entry for entry in reader.entries if replica.spec.model in (None, entry.id)])
         self.catalog.show(lists)
+
+
+def _illness(replica: Replica) -> str | None:
+    condition = replica.condition
+    return None if condition.good else f"it is {condition.state}, its breaker {condition.breaker.state}"
 
 
 def _server(replica: Replica) -> ReplicaAddress:

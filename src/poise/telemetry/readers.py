@@ -21,7 +21,7 @@ EXPECTED = ("running", "waiting", "kv_usage_ratio")
 """Figures without which placement by load is partly blind."""
 
 METRICS, FIGURES, GPU_METRICS, MODELS = "metrics page", "some load figures", "gpu metrics page", "model list"
-HEALTH = "health page"
+HEALTH, REPLICA = "health page", "replica"
 
 
 class GpuReader:
