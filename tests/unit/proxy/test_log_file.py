@@ -123,6 +123,6 @@ def test_a_disk_that_hangs_holds_nobody_up_and_what_it_cannot_take_is_counted(
     log.close()
     assert log.lost_lines > 200
     os.close(reader)  # the thread's write fails, and it ends
-    thread: Any = log._thread
+    thread: Any = log._writer
     thread.join(5)
     assert thread not in threading.enumerate()
