@@ -151,6 +151,12 @@ EXPORTS: tuple[Export, ...] = (
         ("model", "other"),
         lambda counters: list(counters.fallbacks.items()),
     ),
+    _counted(
+        "poise_idempotent_replays_total",
+        "Requests answered with the answer of another with their idempotency key: one that ran, or a stored one.",
+        ("how",),
+        lambda counters: [((how,), count) for how, count in counters.replays.items()],
+    ),
     _gateway("poise_in_flight", Kind.GAUGE, "Requests that have not ended.", lambda c: c.in_flight),
     _gateway("poise_client_connections", Kind.GAUGE, "Connections of callers.", lambda c: c.client_connections),
     _gateway("poise_buffered_bytes", Kind.GAUGE, "Bodies held in memory, all together.", lambda c: c.buffered_bytes),

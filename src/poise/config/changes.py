@@ -6,7 +6,8 @@ from poise.config.keys import all_keys
 from poise.config.settings import Settings
 
 APPLIED = (
-    "replicas", "membership", "models", "policy", "timeouts", "retry", "limits", "cors", "reveal_replica", "log.level",
+    "replicas", "idempotency", "membership", "models", "policy", "timeouts", "retry", "limits", "cors",
+    "reveal_replica", "log.level",
 )  # fmt: skip
 """Keys, and beginnings of keys, that take effect while the gateway runs. All others wait for a restart."""
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from random import Random
 
+from poise.admission.idempotency import IdempotencySettings
 from poise.admission.keys import KeyRing
 from poise.admission.keys_file import parse_keys
 from poise.config.settings import ReplicaSection, Settings
@@ -27,6 +28,7 @@ def data_path_settings(settings: Settings) -> DataPathSettings:
         timeouts=Timeouts(**settings.timeouts.model_dump(exclude={"drain_s", "drain_delay_s"})),
         limits=Limits(**settings.limits.model_dump(exclude={"kv_throttle"})),
         retry=RetrySettings(**settings.retry.model_dump()),
+        idempotency=IdempotencySettings(**settings.idempotency.model_dump()),
         cors=Cors(**settings.cors.model_dump()),
         reveal_replica=settings.reveal_replica,
         decisions_kept=settings.log.decisions,

@@ -220,6 +220,13 @@ class HealthSection(Section):
     )
 
 
+class IdempotencySection(Section):
+    """Answers that are kept for requests with an Idempotency-Key that are sent again."""
+
+    max_bytes: Size = Field(default=64 * 1024**2, description="all answers kept for idempotency keys together")
+    max_age_s: Seconds = Field(default=86400.0, description="how long an idempotency key is remembered")
+
+
 class LimitsSection(Section):
     """Sizes above which a request is refused, who may wait, and the KV usage above which a replica gets none."""
 
@@ -331,6 +338,7 @@ class Settings(Section):
     retry: RetrySection = RetrySection()
     breaker: BreakerSection = BreakerSection()
     health: HealthSection = HealthSection()
+    idempotency: IdempotencySection = IdempotencySection()
     limits: LimitsSection = LimitsSection()
     telemetry: TelemetrySection = TelemetrySection()
     keys: KeysSection = KeysSection()

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, cast
 
 from poise.core.errors import Refusal
 from poise.proxy.arrivals import has_arrived
+from poise.proxy.caller import Caller
 from poise.proxy.exchange import Exchange
 from poise.proxy.gate import check_request
+from poise.proxy.keyed import Member
 from poise.proxy.request import IncomingRequest
 from poise.proxy.request_reader import RequestReader
 from poise.proxy.response import ResponseWriter
 from poise.proxy.retry import STOPPED
 from poise.proxy.tunnel import Tunnel
-from poise.wire.http import error_body, refusal_headers
 
 if TYPE_CHECKING:
     from poise.proxy.data_path import DataPath
@@ -30,7 +31,7 @@ LINGER_S = 2.0
 read the refusal before its connection is reset."""
 
 
-class ClientConnection:
+class ClientConnection(Caller):
     """Starts an `Exchange` for one request at a time. Times out slow senders and idle connections.
 
     An `asyncio.Protocol` in all but inheritance: an interpreted base would slow the compiled class down.
@@ -38,7 +39,7 @@ class ClientConnection:
 
     def __init__(self, path: "DataPath") -> None:
         self._path = path
-        self._exchange: Exchange | None = None
+        self._exchange: Exchange | Member | None = None
         self._waiting: deque[IncomingRequest | Refusal] = deque()
         self._reader = RequestReader(path, self)
         self._buffered_bytes = 0
@@ -138,20 +139,26 @@ class ClientConnection:
         self.out.prepare(request)
         own = request.own_answer
         if own is None:
-            assert request.route is not None
-            checked = check_request(self._path, self, request)
-            if not isinstance(checked, Refusal):
-                self._exchange = exchange = Exchange(self._path, self, request, checked)
-                exchange.start()
+            begun = self._begin(request)
+            if not isinstance(begun, Refusal):
+                self._exchange = begun
+                begun.start()
                 return
-            own = checked
+            own = begun
         self.release_body(request)
         if isinstance(own, Refusal):
             self._path.refused_by_gateway(own, request)
-            self.out.whole(own.status, error_body(own), refusal_headers(own))
+            self.out.refusal(own)
         else:
             self.out.whole(own.status, own.body, own.headers)
         self._request_done(request)
+
+    def _begin(self, request: IncomingRequest) -> Exchange | Member | Refusal:
+        path = self._path
+        if request.idempotency_key is not None and request.method == b"POST":
+            return path.keyed.begin(self, request)
+        checked = check_request(path, self, request)
+        return checked if isinstance(checked, Refusal) else Exchange(path, self, request, checked)
 
     def exchange_ended(self, request: IncomingRequest) -> None:
         """The exchange has written all it will write."""
@@ -202,16 +209,6 @@ class ClientConnection:
         self.transport.close()
         return exchange is not None
 
-    def change_body(self, request: IncomingRequest, body: bytes) -> None:
-        """The request is sent on with another body."""
-        self.account(len(body) - len(request.body))
-        request.body = body
-
-    def release_body(self, request: IncomingRequest) -> None:
-        """The body will not be needed again: no other replica will be tried."""
-        self.account(-len(request.body))
-        request.body = b""
-
     def break_off(self) -> None:
         """The answer cannot be completed: end the connection so that the caller can tell."""
         self._path.writes.flush()
@@ -219,7 +216,7 @@ class ClientConnection:
 
     def tunnel_to(self, connection: "UpstreamConnection", head: bytes, rest: bytes) -> None:
         """From now on pass bytes on as they come, both ways."""
-        assert self._exchange is not None
+        assert isinstance(self._exchange, Exchange)
         self._path.writes.flush()
         self.transport.write(head + rest)
         if self._reader.early:
@@ -233,7 +230,7 @@ class ClientConnection:
             request.request_id = self._path.next_request_id()
         self._path.refused_by_gateway(refusal, request)
         self.out.prepare(request)
-        self.out.whole(refusal.status, error_body(refusal), refusal_headers(refusal))
+        self.out.refusal(refusal)
         self._since_s = monotonic()
         self._path.writes.flush()
         self.transport.write_eof()

@@ -11,7 +11,7 @@ class Counters:
 
     __slots__ = (
         "buffered_bytes", "cached_tokens", "client_connections", "decision_s", "fallbacks", "in_flight",
-        "output_tokens", "prompt_tokens", "queue_wait_s", "refusals", "requests", "retries", "sheds",
+        "output_tokens", "prompt_tokens", "queue_wait_s", "refusals", "replays", "requests", "retries", "sheds",
         "stale_connections", "times",
     )  # fmt: skip
 
@@ -24,6 +24,8 @@ class Counters:
         """Requests sent to another replica, by reason."""
         self.fallbacks: Counter[tuple[str, str]] = Counter()
         """Requests sent to another model's replicas, by model and other model, both as configured."""
+        self.replays: Counter[str] = Counter()
+        """Requests answered with another one's answer: `joined` while that ran, `stored` afterwards."""
         self.stale_connections = 0
         """Pooled connections that turned out to be closed by the replica when used again."""
         self.sheds = 0

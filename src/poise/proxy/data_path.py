@@ -6,12 +6,14 @@ from random import Random
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
+from poise.admission.idempotency import IdempotencyStore
 from poise.admission.key_limits import KeyLimits
 from poise.core.errors import Refusal
 from poise.core.tasks import TaskGroupOwner
 from poise.proxy.client import ClientConnection
 from poise.proxy.connections import ReplicaConnections
 from poise.proxy.counters import Counters
+from poise.proxy.keyed import KeyedRequests
 from poise.proxy.listener import Listener
 from poise.proxy.local import ModelList
 from poise.proxy.request import IncomingRequest
@@ -62,6 +64,7 @@ class DataPath:
         """What callers may call the models; may be replaced at any time."""
         self.random = Random()
         self.counters = Counters()
+        self.keyed = KeyedRequests(self, IdempotencyStore(settings.idempotency))
         self.trails = Trails(settings.decisions_kept)
         self.waiting = WaitingLines(fleet, self.counters, settings.limits)
         self.clients: set[ClientConnection] = set()
@@ -80,6 +83,7 @@ class DataPath:
         """Go by `settings` from now on. Where it listens, and what open connections of callers are sent, stays."""
         self.settings = settings
         self.retries.ratio, self.retries.floor = settings.retry.budget_ratio, settings.retry.budget_floor
+        self.keyed.store.apply(settings.idempotency)
         limits = settings.limits
         self.body_too_large = Refusal(
             413, "body_too_large", f"the request's body is larger than the limit of {limits.body_bytes} bytes", "caller"
@@ -200,6 +204,7 @@ class DataPath:
                     client.tick(now_s)
                 except Exception as error:  # noqa: BLE001 - everybody's time limits depend on this loop
                     self.report("a caller's time limits could not be looked at", error)
+            self.keyed.store.expire(now_s)
             self.waiting.ask()
             self._retire_connections()
             if self.log is not None:

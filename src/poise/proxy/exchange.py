@@ -15,11 +15,11 @@ from poise.proxy.request_log import RequestLine
 from poise.proxy.retry import MALFORMED, STALE, STOPPED, TIMED_OUT, Failure, FailureKind, sign_of_error
 from poise.proxy.stage import Stage
 from poise.wire.answers import RefusedInStream, Usage
-from poise.wire.http import AnswerHead, error_body, refusal_headers, status_line
+from poise.wire.http import AnswerHead, status_line
 
 if TYPE_CHECKING:
     from poise.fleet.replica import Replica
-    from poise.proxy.client import ClientConnection
+    from poise.proxy.caller import Caller
     from poise.proxy.data_path import DataPath
     from poise.proxy.request import IncomingRequest
     from poise.proxy.routes import Route
@@ -44,9 +44,7 @@ class Exchange:
         "request_generates", "stage", "usage",
     )  # fmt: skip
 
-    def __init__(
-        self, path: "DataPath", client: "ClientConnection", request: "IncomingRequest", facts: RequestFacts
-    ) -> None:
+    def __init__(self, path: "DataPath", client: "Caller", request: "IncomingRequest", facts: RequestFacts) -> None:
         assert request.route is not None
         self._path = path
         self._client = client
@@ -358,7 +356,7 @@ class Exchange:
             self.out.error_event(refusal)
             self.out.end()
         else:
-            self.out.whole(refusal.status, error_body(refusal), refusal_headers(refusal))
+            self.out.refusal(refusal)
         self._end(Outcome.FAILED if self._attempts else Outcome.REFUSED, refusal.status, error=refusal.code)
 
     def _let_go(self) -> None:
@@ -387,6 +385,8 @@ class Exchange:
         self.answer = self._kept = None  # answers hold the exchange: without the ring, no garbage to collect
         request, route = self._request, self._request.route
         assert route is not None
+        if request.execution is not None:
+            self._path.keyed.ended(request.execution, outcome)
         note_end(self._path, request, self._line(route, outcome, status, error), route, self._trail)
         self._client.exchange_ended(request)
 

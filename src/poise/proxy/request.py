@@ -27,6 +27,7 @@ class HeaderKind:
     SESSION: Final = 13
     USER: Final = 14
     PRIORITY: Final = 15
+    IDEMPOTENCY_KEY: Final = 16
 
 
 CLAIMS = frozenset(
@@ -52,6 +53,7 @@ HEADER_KINDS: dict[bytes, int] = {
     b"origin": HeaderKind.ORIGIN,
     b"x-poise-priority": HeaderKind.PRIORITY,
     b"content-encoding": HeaderKind.CONTENT_ENCODING,
+    b"idempotency-key": HeaderKind.IDEMPOTENCY_KEY,
     **dict.fromkeys(SESSION_HEADERS, HeaderKind.SESSION),
     **dict.fromkeys(USER_HEADERS, HeaderKind.USER),
 }
@@ -65,6 +67,7 @@ _HOST_BYTES = bytes({*b"-.:[]%_~!$&'()*+;="} | {*range(48, 58), *range(65, 91), 
 """What a Host header may hold (RFC 3986 3.2.2): no user, no path, no list."""
 
 if TYPE_CHECKING:
+    from poise.admission.idempotency import Execution
     from poise.core.errors import Refusal
     from poise.proxy.local import LocalAnswer
 
@@ -77,9 +80,9 @@ class IncomingRequest:
 
     __slots__ = (
         "_session_rank", "_user_rank", "asked_model", "body", "charged_tokens", "coding", "connection", "credentials",
-        "declared_bytes", "encoded", "expects_continue", "fallback_note", "head", "hosts", "http10", "keep_alive",
-        "key", "key_use", "method", "origin", "own_answer", "path", "priority", "priority_header", "rank", "request_id",
-        "route", "session_key", "target", "upgrade", "user_key",
+        "declared_bytes", "encoded", "execution", "expects_continue", "fallback_note", "head", "hosts", "http10",
+        "idempotency_key", "keep_alive", "key", "key_use", "method", "origin", "own_answer", "path", "priority",
+        "priority_header", "rank", "request_id", "route", "session_key", "target", "upgrade", "user_key",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -113,6 +116,9 @@ class IncomingRequest:
         self.request_id = b""
         self.origin: bytes | None = None
         self.encoded = False
+        self.idempotency_key: bytes | None = None
+        self.execution: Execution | None = None
+        """What is kept of it under its idempotency key, None for a request that has none."""
         self.expects_continue = False
         self.http10 = False
         self.keep_alive = True
@@ -166,6 +172,8 @@ class IncomingRequest:
                 self.user_key, self._user_rank = value, rank
         elif kind == HeaderKind.ORIGIN:
             self.origin = value
+        elif kind == HeaderKind.IDEMPOTENCY_KEY:
+            self.idempotency_key = value if self.idempotency_key is None else self.idempotency_key + b"," + value
         elif kind == HeaderKind.CONTENT_ENCODING:
             self.encoded = value.lower() not in (b"", b"identity")
 

@@ -6,16 +6,18 @@ from typing import TYPE_CHECKING
 
 from poise.core.errors import Refusal
 from poise.proxy.write_batch import WriteBatch
-from poise.wire.http import AnswerHead, error_body, own_head, refusal_headers, status_line, without
+from poise.wire.http import BODILESS, AnswerHead, error_body, own_head, refusal_headers, status_line, without
 from poise.wire.stream_end import StreamEnd
 
 if TYPE_CHECKING:
+    from poise.admission.idempotency import KeptAnswer
     from poise.proxy.request import IncomingRequest
     from poise.proxy.settings import Cors
 
 
 STREAM_HEADERS = b"cache-control: no-cache, no-transform\r\nx-accel-buffering: no\r\n"
 """So that no proxy in front of the gateway collects or recodes events."""
+REPLAYED = b"idempotent-replayed: true\r\n"
 
 
 class ResponseWriter:
@@ -97,6 +99,13 @@ class ResponseWriter:
         headers = [(b"x-request-id", request.request_id), *headers, *cors_headers(self._cors, request.origin)]
         head = own_head(status, len(body), headers, close=not request.keep_alive)
         self._batch.write(self.transport, head if request.method == b"HEAD" else head + body)
+
+    def again(self, answer: "KeptAnswer", *, replayed: bool) -> None:
+        """A whole answer that was taken down; `replayed` if it was so for another request."""
+        self.replica, self.reason = answer.replica, answer.reason
+        length = -1 if answer.status in BODILESS else len(answer.body)
+        head = self._head(answer.status, list(answer.lines), length, REPLAYED if replayed else b"")
+        self._batch.write(self.transport, b"".join([*head, answer.body]))
 
     def refusal(self, refusal: Refusal) -> None:
         """A whole answer that says no."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, fields
 
+from poise.admission.idempotency import IdempotencySettings
 from poise.core.errors import ConfigError
 
 
@@ -80,6 +81,7 @@ class DataPathSettings:
     limits: Limits = field(default_factory=Limits)
     retry: RetrySettings = field(default_factory=RetrySettings)
     cors: Cors = field(default_factory=Cors)
+    idempotency: IdempotencySettings = field(default_factory=IdempotencySettings)
     reveal_replica: bool = True
     decisions_kept: int = 200
     """Recent requests whose decisions can be explained."""

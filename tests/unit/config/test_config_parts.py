@@ -23,7 +23,14 @@ def test_defaults_are_those_of_the_parts() -> None:
 
 
 def test_each_key_reaches_its_part() -> None:
-    changed = {"port": 1, "timeouts.idle_s": 9, "limits.head_bytes": 9, "retry.attempts": 9, "reveal_replica": False}
+    changed = {
+        "port": 1,
+        "timeouts.idle_s": 9,
+        "limits.head_bytes": 9,
+        "retry.attempts": 9,
+        "idempotency.max_bytes": 9,
+        "reveal_replica": False,
+    }
     overrides = changed | {"cors.allow_origins": ["https://a"], "telemetry.interval_s": 9}
     settings = load_config(None, {}, overrides).settings
     default = DataPathSettings()
@@ -34,6 +41,7 @@ def test_each_key_reaches_its_part() -> None:
         limits=replace(default.limits, head_bytes=9),
         retry=replace(default.retry, attempts=9),
         reveal_replica=False,
+        idempotency=replace(default.idempotency, max_bytes=9),
         cors=Cors(allow_origins=("https://a",)),
     )
     assert telemetry_settings(settings) == TelemetrySettings(interval_s=9)
