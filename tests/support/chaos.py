@@ -12,6 +12,7 @@ from support.scripted_replica import Exchange, ScriptedReplica
 from support.wire import Wire
 
 TEXTS = ("a", "中文", "🙂🙂", "[DONE]", "data: x", "x" * 900, '"finish_reason":"abort"')
+KEYS = ("sk-one", "sk-two", "sk-few")
 ABORTED = chat_event({}, "abort")
 MODELS = to_json({"object": "list", "data": [{"id": "m", "object": "model"}]})
 
@@ -34,6 +35,9 @@ class ChaosRequest:
         self.plain = to_json({"id": f"c-{seed}", "object": "chat.completion", "model": "m", "choices": [choice]})
         self.hangs_up_after_bytes = random.choice((0, 0, 1, 300, 1500)) if random.random() < 0.2 else None
         self.pause_s = random.random() * 0.02
+        self.headers = [("X-Request-Id", self.id), ("Authorization", f"Bearer {random.choice(KEYS)}")]
+        if random.random() < 0.2:
+            self.headers.append(("X-Poise-Priority", str(random.randrange(-3, 4))))
 
     @property
     def whole(self) -> bytes:
@@ -43,7 +47,7 @@ class ChaosRequest:
     @property
     def sent(self) -> bytes:
         """The request's bytes."""
-        return request(body=self.body, headers=[("X-Request-Id", self.id)])
+        return request(body=self.body, headers=self.headers)
 
 
 class ChaosReplica(ScriptedReplica):
