@@ -74,7 +74,7 @@ async def test_a_retry_is_a_second_decision_with_an_outcome_of_its_own() -> None
         second, first = decisions(poise)
         assert (first["replica"], first["outcome"], first["error"]) == ("r1", "failed", "refused")
         assert (second["replica"], second["outcome"], second["error"]) == ("r2", "completed", None)
-        assert [one["tried"] for one in second["candidates"]] == [True, False]
+        assert [one["excluded"] for one in second["candidates"]] == [True, False]
         assert first["request"] == second["request"]
         assert first["request"]["attempts"] == 2
         assert decisions(poise, replica="r1") == [first]

@@ -87,7 +87,7 @@ def _candidate(one: Candidate, scores: dict[int, float], step: Step) -> dict[str
         "replica": one.replica.name,
         "available": one.obstacle is None,
         "obstacle": one.obstacle,
-        "tried": one.replica.slot in step.tried,
+        "excluded": one.replica.slot in step.excluded,
         "score": scores.get(one.replica.slot),
         "kv": one.kv,
         "queue": one.queue,

@@ -160,7 +160,9 @@ class Gateway:
         return cut
 
     def reload(self) -> None:
-        """Read the configuration again now; nothing happens if the gateway was made without one."""
+        """Read the configuration again now, if the gateway was made with one, and open the request log anew."""
+        if self._request_log is not None:
+            self._request_log.reopen()
         if self._reloader is not None:
             self._reloader.reload()
 

@@ -16,8 +16,8 @@ def obstacle(replica: Replica) -> str | None:
         return f"breaker {condition.breaker.state}"
     if replica.max_concurrency is not None and replica.in_flight >= replica.max_concurrency:
         return "at its cap"
-    if replica.max_tokens is not None and replica.in_flight and replica.held_tokens >= replica.max_tokens:
-        return "at its cap in tokens"
+    if replica.max_tokens is not None and replica.held_tokens >= replica.max_tokens:
+        return "at its cap of tokens"
     if replica.share < slow_start.FULL and replica.in_flight >= replica.slow_start_limit:
         return "slow start"
     return "KV usage over the throttle"

@@ -41,19 +41,20 @@ class Step:
     """One decision about a request, and what came of it. Times are monotonic; None is "not yet" or "never"."""
 
     __slots__ = (
-        "at_s", "candidates", "decision", "ended_s", "error", "first_output_s", "outcome", "replica", "span_id",
-        "took_s", "tried",
+        "at_s", "candidates", "decision", "ended_s", "error", "excluded", "first_output_s", "outcome", "replica",
+        "span_id", "took_s",
     )  # fmt: skip
 
     def __init__(
-        self, decision: Decision, replica: "Replica | None", tried: Collection[int], at_s: float, took_s: float
+        self, decision: Decision, replica: "Replica | None", excluded: Collection[int], at_s: float, took_s: float
     ) -> None:
         self.candidates: Sequence[Candidate] = ()
         """All replicas that could have been chosen; empty unless the decision is to be explained."""
         self.decision = decision
         self.replica = replica
         """Where the request was sent, None if nowhere."""
-        self.tried = tried
+        self.excluded = excluded
+        """Slots that could not be chosen: tried before, or too small for the request."""
         self.at_s = at_s
         self.took_s = took_s
         self.first_output_s: float | None = None
@@ -119,7 +120,7 @@ class Trail:
         self.context: TraceContext | None = None
 
     def decided(
-        self, replicas: "Sequence[Replica]", decision: Decision, tried: Collection[int], began_s: float, now_s: float
+        self, replicas: "Sequence[Replica]", decision: Decision, excluded: Collection[int], began_s: float, now_s: float
     ) -> None:
         """The policy has answered. A request that still waits is asked about again and again: that is noted once."""
         chosen: Replica | None = None
@@ -127,7 +128,7 @@ class Trail:
             chosen = next((replica for replica in replicas if replica.slot == decision.slot), None)
         elif self.steps and self.steps[-1].replica is None:
             return
-        step = Step(decision, chosen, tuple(tried), now_s, now_s - began_s)
+        step = Step(decision, chosen, tuple(excluded), now_s, now_s - began_s)
         if self.explained:
             step.candidates = [Candidate(replica) for replica in replicas]
         self.steps.append(step)
