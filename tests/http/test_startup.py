@@ -5,11 +5,18 @@ import signal
 
 import pytest
 
+from poise.app.gateway import Gateway
+from poise.config.load import load_config
 from poise.engine.settings import EngineSettings
 from poise.engine.simulated_engines import SimulatedEngines
-from support.scripted_replica import closed_port
+from support.http_bytes import request
+from support.raw_client import client
+from support.scripted_replica import Exchange, ScriptedReplica, closed_port
+from support.scripts import answers
 from support.serve_command import data_port, lines_until, serve_command
-from support.wire import DEADLINE_S
+from support.wire import DEADLINE_S, until
+
+READY = request("/ready", method="GET")
 
 
 async def engine(port: int = 0) -> SimulatedEngines:
@@ -71,3 +78,22 @@ async def test_a_signal_ends_the_wait() -> None:
             process.send_signal(signal.SIGTERM)
             async with asyncio.timeout(DEADLINE_S):
                 assert await process.wait() == 0
+
+
+async def test_it_is_ready_once_a_replica_has_been_heard_of() -> None:
+    gate = asyncio.Event()
+
+    async def silent_at_first(exchange: Exchange) -> None:
+        await gate.wait()
+        await answers(200)(exchange)
+
+    async with ScriptedReplica(silent_at_first) as replica:
+        flags = {"replicas": [f"http://127.0.0.1:{replica.port}"], "health.interval_s": 0.1, "health.timeout_s": 0.1}
+        settings = load_config(None, {}, {"host": "127.0.0.1", "port": 0, "admin.port": 0, **flags}).settings
+        async with Gateway(settings) as gateway:
+            await asyncio.sleep(0.5)
+            async with client(gateway.port) as caller:
+                assert (await caller.ask(READY)).status == 503, "it listens, and says nothing"
+                gate.set()
+                await until(lambda: gateway.data_path.is_ready, "the first answer")
+                assert (await caller.ask(READY)).status == 200

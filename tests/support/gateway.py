@@ -193,7 +193,8 @@ async def gateway(
     log, transcript = RecordingLog(), Transcript()
     for number, replica in enumerate(replicas, 1):
         port = replica if isinstance(replica, int) else replica.port
-        fleet.join(ReplicaSpec(f"r{number}", ReplicaAddress("127.0.0.1", port), max_concurrency=caps))
+        spec = ReplicaSpec(f"r{number}", ReplicaAddress("127.0.0.1", port), max_concurrency=caps)
+        fleet.join(spec).condition.seen = True  # as if it had answered a probe
         if isinstance(replica, ScriptedReplica):
             replica.name, replica.transcript = f"r{number}", transcript
     tasks_before, sockets_before = asyncio.all_tasks(), open_sockets()

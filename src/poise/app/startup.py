@@ -43,19 +43,15 @@ async def first_answers(fleet: Fleet, stopped: asyncio.Event) -> None:
 
 def missing(fleet: Fleet) -> str:
     """Names of the replicas that have not answered yet, with commas; empty if all have."""
-    return ", ".join(replica.name for replica in fleet if not _has_answered(replica))
+    return ", ".join(replica.name for replica in fleet if not replica.condition.seen)
 
 
 def _who(wanted: str) -> str:
     return "a replica" if wanted == "any" else "every replica"
 
 
-def _has_answered(replica: Replica) -> bool:
-    return replica.reading_at_s is not None or (replica.models is not None and replica.spec.model is None)
-
-
 def _enough(fleet: Iterable[Replica], wanted: str) -> bool:
-    answered = (_has_answered(replica) for replica in fleet)
+    answered = (replica.condition.seen for replica in fleet)
     return any(answered) if wanted == "any" else all(answered)
 
 

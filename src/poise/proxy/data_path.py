@@ -146,11 +146,14 @@ class DataPath:
 
     @property
     def is_ready(self) -> bool:
-        """Whether callers should come here: it listens, is not to stop, and some replica works, even if it is full."""
+        """Whether callers should come here: it listens, is not to stop, and some replica works, even if it is full.
+
+        A replica that nobody has heard of does not count, though requests may try it.
+        """
         return (
             self._listener is not None
             and not self.draining
-            and any(replica.available or replica.full for replica in self.fleet)
+            and any(replica.condition.seen and (replica.available or replica.full) for replica in self.fleet)
         )
 
     @property
