@@ -1,8 +1,9 @@
 """How much a replica that has just recovered may be given: a share of what its peers carry, growing with time. Pure."""
 
 import math
+from typing import Final
 
-FULL = 1.0
+FULL: Final = 1.0
 
 
 def share(recovered_s: float, now_s: float, slow_start_s: float) -> float:

@@ -69,7 +69,8 @@ class Listener:
 
     def __init__(self, server: asyncio.Server) -> None:
         self._server: Any = server
-        self._ports = [SharedPort(socket.socket(fileno=os.dup(listening.fileno()))) for listening in server.sockets]
+        sockets: list[socket.socket] = list(self._server.sockets)  # uvloop's are in a list, asyncio's in a tuple
+        self._ports = [SharedPort(socket.socket(fileno=os.dup(listening.fileno()))) for listening in sockets]
         self.port: int = self._ports[0].socket.getsockname()[1]
 
     def hand_over(self) -> None:
