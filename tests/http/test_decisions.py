@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from poise.admin.decisions_page import decisions_page
+from poise.admin import decisions_page
 from poise.core.reading import LoadReading
 from poise.core.request import RequestFacts
 from poise.proxy.request import IncomingRequest
@@ -22,8 +22,7 @@ from support.wire import until
 
 def decisions(poise: Gateway, **filters: Any) -> list[dict[str, Any]]:
     """The page as an operator reads it."""
-    page = json.loads(json.dumps(decisions_page(poise.data_path.trails, **filters)))
-    found: list[dict[str, Any]] = page["decisions"]
+    found: list[dict[str, Any]] = json.loads(json.dumps([*decisions_page.decisions(poise.data_path.trails, **filters)]))
     return found
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any
 
+import msgspec
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -16,7 +17,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from poise.admin.control import Membership, control_routes, problem, refused
-from poise.admin.decisions_page import MOST, decisions_page
+from poise.admin.decisions_page import MOST, decisions
 from poise.admin.exposition import CONTENT_TYPE
 from poise.admin.fleet_page import fleet_page
 from poise.admin.guard import AdminGuard
@@ -44,18 +45,25 @@ def admin_app(
     def fleet(_: Request) -> Response:
         return JSONResponse(fleet_page(sources.fleet, monotonic_s()))
 
-    def decisions(request: Request) -> Response:
-        return JSONResponse(decisions_page(sources.trails, **_filters(request)))
+    async def explained(request: Request) -> Response:
+        parts = []
+        for decision in decisions(sources.trails, **_filters(request)):
+            parts.append(msgspec.json.encode(decision))
+            await asyncio.sleep(0)  # streams go on meanwhile
+        return Response(b'{"decisions":[%b]}' % b",".join(parts), media_type="application/json")
 
     pages = {
         "/metrics": metrics,
         "/healthz": healthz,
         "/readyz": readyz,
         "/api/fleet": fleet,
-        "/api/decisions": decisions,
     }
     return Starlette(
-        routes=[*(Route(path, _inline(page)) for path, page in pages.items()), *control_routes(membership)],
+        routes=[
+            *(Route(path, _inline(page)) for path, page in pages.items()),
+            Route("/api/decisions", explained),
+            *control_routes(membership),
+        ],
         middleware=[Middleware(AdminGuard, key=key)],
         exception_handlers={HTTPException: _error, PoiseError: refused},
     )
