@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from poise import __version__
+from poise.admin.admission_metrics import ADMISSION_EXPORTS, Read
 from poise.admin.exposition import Family, Kind, Sample, escaped, write_histograms, write_samples
+from poise.admission.key_limits import KeyLimits
+from poise.admission.queue import CentralQueue
 from poise.core.replica import ReplicaState
 from poise.fleet.fleet import Fleet
 from poise.fleet.replica import Replica
@@ -28,6 +31,8 @@ class Sources:
     policy: str
     log: RequestLog | None = None
     trails: Trails = field(default_factory=lambda: Trails(0))
+    queue: CentralQueue = field(default_factory=lambda: CentralQueue(0))
+    keys: KeyLimits = field(default_factory=KeyLimits)
 
     @property
     def replicas(self) -> list[Replica]:
@@ -59,6 +64,10 @@ class Export:
 
     family: Family
     read: Callable[[Sources, float], Iterable[Sample]]
+
+
+def _admission(family: Family, read: Read) -> Export:
+    return Export(family, lambda sources, now_s: read(sources.queue, sources.keys))
 
 
 def _states(sources: Sources, now_s: float) -> Iterable[Sample]:
@@ -156,6 +165,13 @@ EXPORTS: tuple[Export, ...] = (
         "Requests answered with the answer of another with their idempotency key: one that ran, or a stored one.",
         ("how",),
         lambda counters: [((how,), count) for how, count in counters.replays.items()],
+    ),
+    *(_admission(family, read) for family, read in ADMISSION_EXPORTS),
+    _gateway(
+        "poise_queue_sheds_total",
+        Kind.COUNTER,
+        "Requests that waited and gave way to others because the queue was full.",
+        lambda c: c.sheds,
     ),
     _gateway("poise_in_flight", Kind.GAUGE, "Requests that have not ended.", lambda c: c.in_flight),
     _gateway("poise_client_connections", Kind.GAUGE, "Connections of callers.", lambda c: c.client_connections),
@@ -337,6 +353,10 @@ HISTOGRAMS: tuple[HistogramExport, ...] = (
         "poise_end_to_end_seconds",
         "Time from a request to the end of its complete answer.",
         lambda times: times.end_to_end_s,
+    ),
+    HistogramExport(
+        Family("poise_queue_wait_seconds", Kind.HISTOGRAM, "Time in the queue of requests that were let through."),
+        lambda counters: [((), counters.queue_wait_s)],
     ),
     HistogramExport(
         Family("poise_decision_seconds", Kind.HISTOGRAM, "Time that choosing a replica took."),

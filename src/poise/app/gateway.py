@@ -16,7 +16,7 @@ from poise.app.errors import PortError, StartError
 from poise.app.host_names import HostNames, Resolve, resolve
 from poise.app.log import configure_log
 from poise.app.membership import Membership
-from poise.app.reload import Reloader
+from poise.app.reload import KeysReloader, Reloader
 from poise.app.upkeep import Upkeep
 from poise.config.changes import needs_restart
 from poise.config.load import ConfigInputs
@@ -63,7 +63,11 @@ class Gateway:
         self._random = random or Random()
         self._environment = os.environ if inputs is None else inputs.environment
         self._admin_key = admin_key(settings, self._environment)
-        self._reloader = None if inputs is None else Reloader(inputs, self.apply)
+        self._reloaders: list[Reloader | KeysReloader] = []
+        if inputs is not None:
+            self._reloaders.append(Reloader(inputs, self.apply))
+        if settings.keys.file is not None:
+            self._reloaders.append(KeysReloader(settings.keys.file, lambda keys: self.data_path.use_keys(keys)))
         health = health_settings(settings)
         self.fleet = Fleet(
             kv_throttle_ratio=settings.limits.kv_throttle,
@@ -74,7 +78,7 @@ class Gateway:
         names = HostNames(resolve)
         self.membership = Membership(self.fleet, names.addresses)
         self.membership.configure(replica_specs(settings))
-        self._upkeep = Upkeep(self.membership, names, self._reloader, lambda: self.settings.membership)
+        self._upkeep = Upkeep(self.membership, names, self._reloaders, lambda: self.settings.membership)
         self.poller = Poller(self.fleet, telemetry_settings(settings), health)
         self._request_log = _open_request_log(settings.log.requests)
         self.data_path = DataPath(
@@ -95,6 +99,8 @@ class Gateway:
             policy_name(settings.policy.name),
             self._request_log,
             self.data_path.trails,
+            self.data_path.waiting.queue,
+            self.data_path.key_limits,
         )
         self._parts = AsyncExitStack()
 
@@ -160,11 +166,11 @@ class Gateway:
         return cut
 
     def reload(self) -> None:
-        """Read the configuration again now, if the gateway was made with one, and open the request log anew."""
+        """Read the configuration and the keys again now, if the gateway has them, and open the request log anew."""
         if self._request_log is not None:
             self._request_log.reopen()
-        if self._reloader is not None:
-            self._reloader.reload()
+        for reloader in self._reloaders:
+            reloader.reload()
 
     def apply(self, settings: Settings) -> None:
         """Go by `settings` from now on, as far as a running gateway can. Raises `ConfigError`, with nothing changed."""

@@ -1,37 +1,63 @@
-"""Follows the configuration file: what is new in it is applied, what is wrong in it changes nothing."""
+"""Follows the configuration file and the keys file: what is new in them is applied, what is wrong changes nothing."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import structlog
 
+from poise.admission.keys import KeyRing
 from poise.config.load import ConfigInputs
+from poise.config.parts import read_keys
 from poise.config.settings import Settings
 from poise.core.errors import ConfigError
 
 log = structlog.get_logger()
 
 
-class Reloader:
-    """Reads `inputs` again on demand, and when the content of the file has changed; `apply` is given good settings.
+class FollowedFile:
+    """A file whose content is compared with what is in force. None as its path is a file that never changes.
 
     Content is compared, not times or names: the file may be replaced, a link to it moved, or its text put back.
     """
 
+    def __init__(self, path: str | None) -> None:
+        self._path = path
+        self._in_force = self._last_seen = self._content()
+
+    def has_changed(self) -> bool:
+        """Whether it holds something new, and held the same when last asked: it may be half written."""
+        seen, self._last_seen = self._last_seen, self._content()
+        return self._last_seen == seen != self._in_force
+
+    def taken(self) -> None:
+        """What it holds now is in force, or has been refused."""
+        self._in_force = self._last_seen = self._content()
+
+    def _content(self) -> bytes | None:
+        if self._path is None:
+            return None
+        try:
+            return Path(self._path).read_bytes()
+        except OSError:
+            return None
+
+
+class Reloader:
+    """Reads `inputs` again on demand, and when the content of the file has changed; `apply` is given good settings."""
+
     def __init__(self, inputs: ConfigInputs, apply: Callable[[Settings], None]) -> None:
         self._inputs = inputs
         self._apply = apply
-        self._in_force = self._last_seen = self._content()
+        self._file = FollowedFile(inputs.path)
 
     def look(self) -> None:
-        """Reload if the file holds something new, and held the same at the last look: it may be half written."""
-        seen, self._last_seen = self._last_seen, self._content()
-        if self._last_seen == seen != self._in_force:
+        """Reload if there is something new."""
+        if self._file.has_changed():
             self.reload()
 
     def reload(self) -> None:
         """Reload now. A configuration that cannot be used is refused, and the one in force stays."""
-        self._in_force = self._last_seen = self._content()
+        self._file.taken()
         try:
             settings = self._inputs.load().settings
             self._apply(settings)
@@ -40,10 +66,27 @@ class Reloader:
         else:
             log.info("configuration applied")
 
-    def _content(self) -> bytes | None:
-        if self._inputs.path is None:
-            return None
+
+class KeysReloader:
+    """The same for the keys file at `path`; `apply` is given good keys."""
+
+    def __init__(self, path: str, apply: Callable[[KeyRing], None]) -> None:
+        self._path = path
+        self._apply = apply
+        self._file = FollowedFile(path)
+
+    def look(self) -> None:
+        """Reload if there is something new."""
+        if self._file.has_changed():
+            self.reload()
+
+    def reload(self) -> None:
+        """Reload now. A file that cannot be used is refused, and the keys in force stay."""
+        self._file.taken()
         try:
-            return Path(self._inputs.path).read_bytes()
-        except OSError:
-            return None
+            keys = read_keys(self._path)
+        except ConfigError as error:
+            log.error("keys file refused, the keys stay as they are", problem=error.args[0], hint=error.hint)
+        else:
+            self._apply(keys)
+            log.info("keys applied", keys=len(keys))

@@ -1,13 +1,13 @@
 """The background work that keeps the fleet as configuration, admin API and DNS want it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
 from poise.app.host_names import HostNames
 from poise.app.membership import Membership
-from poise.app.reload import Reloader
+from poise.app.reload import KeysReloader, Reloader
 from poise.config.settings import MembershipSection
 from poise.core.clock import monotonic_s
 from poise.core.tasks import TaskGroupOwner
@@ -19,18 +19,18 @@ FIRST_LOOK_S = 2.0
 
 
 class Upkeep:
-    """Looks at the file, at names and at the fleet from `start` to `close`, as often as the `settings` in force say."""
+    """Looks at files, names and the fleet from `start` to `close`, as often as the `settings` in force say."""
 
     def __init__(
         self,
         membership: Membership,
         names: HostNames,
-        reloader: Reloader | None,
+        reloaders: Sequence[Reloader | KeysReloader],
         settings: Callable[[], MembershipSection],
     ) -> None:
         self._membership = membership
         self._names = names
-        self._reloader = reloader
+        self._reloaders = reloaders
         self._settings = settings
         self._tasks = TaskGroupOwner()
 
@@ -49,8 +49,8 @@ class Upkeep:
         while True:
             await asyncio.sleep(self._settings().check_interval_s)
             try:
-                if self._reloader is not None:
-                    self._reloader.look()
+                for reloader in self._reloaders:
+                    reloader.look()
                 self._membership.reconcile()
             except Exception:  # the fleet depends on this loop: what went wrong once may go well next time
                 log.exception("the fleet could not be brought to what is wanted")

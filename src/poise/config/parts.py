@@ -88,7 +88,12 @@ def key_ring(settings: Settings) -> KeyRing | None:
     """The API keys, None if callers need none. Raises `ConfigError`."""
     if settings.keys.file is None:
         return None
-    return parse_keys(read_text(settings.keys.file, "keys file"))
+    return read_keys(settings.keys.file)
+
+
+def read_keys(path: str) -> KeyRing:
+    """The API keys in the file at `path`. Raises `ConfigError`."""
+    return parse_keys(read_text(path, "keys file"))
 
 
 def admin_key(settings: Settings, environment: Mapping[str, str]) -> Secret | None:

@@ -82,6 +82,7 @@ class DataPath:
     def apply(self, settings: "DataPathSettings") -> None:
         """Go by `settings` from now on. Where it listens, and what open connections of callers are sent, stays."""
         self.settings = settings
+        self.waiting.apply(settings.limits)
         self.retries.ratio, self.retries.floor = settings.retry.budget_ratio, settings.retry.budget_floor
         self.keyed.store.apply(settings.idempotency)
         limits = settings.limits

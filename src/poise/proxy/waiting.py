@@ -30,6 +30,10 @@ class WaitingLines:
         self._woken = False
         fleet.on_room = self.wake
 
+    def apply(self, limits: "Limits") -> None:
+        """Go by `limits` from now on. Those who wait already may stay."""
+        self.timeout_s, self.queue.limit = limits.queue_timeout_s, limits.queue
+
     def must_wait(self, model: str | None) -> bool:
         """Whether a newcomer has to join its line without being asked: others wait there, or are about to be asked."""
         return self.queue.length > 0 and (self._woken or self.queue.line(model) is not None)
