@@ -14,6 +14,7 @@ from poise.admission.keys import KeyRing
 from poise.core.decision import Decision, Refuse, Send, Wait
 from poise.core.replica import ReplicaAddress, ReplicaSpec
 from poise.core.request import Outcome, RequestFacts
+from poise.core.tls import server_context
 from poise.fleet.fleet import Fleet
 from poise.fleet.replica import Replica
 from poise.health.settings import BreakerSettings, HealthSettings
@@ -22,6 +23,7 @@ from poise.proxy.settings import Cors, DataPathSettings, Limits, RetrySettings, 
 from poise.routing.policy import FleetView, Policy
 from poise.telemetry.poller import Poller
 from poise.telemetry.settings import TelemetrySettings
+from support.certificates import replica_files, server_files, server_tls
 from support.raw_client import Answer, RawClient, open_client
 from support.scripted_replica import ScriptedReplica
 from support.transcript import Transcript
@@ -177,6 +179,12 @@ def open_sockets() -> int:
     return count
 
 
+def address_of(port: int) -> ReplicaAddress:
+    """Where a replica of the kit is."""
+    tls = server_tls() is not None
+    return ReplicaAddress("127.0.0.1", port, tls, tls_files=replica_files() if tls else None)
+
+
 @asynccontextmanager
 async def gateway(
     *replicas: ScriptedReplica | int, settings: DataPathSettings | None = None, policy: Policy | None = None,
@@ -193,12 +201,15 @@ async def gateway(
     log, transcript = RecordingLog(), Transcript()
     for number, replica in enumerate(replicas, 1):
         port = replica if isinstance(replica, int) else replica.port
-        spec = ReplicaSpec(f"r{number}", ReplicaAddress("127.0.0.1", port), max_concurrency=caps)
+        spec = ReplicaSpec(f"r{number}", address_of(port), max_concurrency=caps)
         fleet.join(spec).condition.seen = True  # as if it had answered a probe
         if isinstance(replica, ScriptedReplica):
             replica.name, replica.transcript = f"r{number}", transcript
     tasks_before, sockets_before = asyncio.all_tasks(), open_sockets()
-    data_path = DataPath(settings or short_settings(), fleet, policy or InOrder(), keys=keys, models=models, log=log)
+    tls = server_context(server_files()) if server_tls() else None
+    data_path = DataPath(
+        settings or short_settings(), fleet, policy or InOrder(), keys=keys, models=models, log=log, tls=tls
+    )
     await data_path.start()
     under_test = Gateway(data_path, fleet, log, transcript)
     poller = Poller(fleet, OFTEN, health) if health is not None else None

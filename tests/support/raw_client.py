@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from support.certificates import client_tls
 from support.http_reading import BodyReader, Framing, Head, read_head
 from support.transcript import Transcript, shown
 from support.wire import DEADLINE_S, PeerGone, Wire
@@ -171,7 +172,10 @@ async def open_client(
         if by_path:
             _, wire = await loop.create_unix_connection(Wire, sock=sock)
         else:
-            _, wire = await loop.create_connection(Wire, sock=sock)
+            tls = client_tls()
+            _, wire = await loop.create_connection(
+                Wire, sock=sock, ssl=tls, server_hostname="127.0.0.1" if tls else None
+            )
     except BaseException:
         sock.close()
         raise

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
+from support.certificates import server_tls
 from support.http_reading import BodyReader, Framing, Head, read_head
 from support.transcript import Transcript
 from support.wire import DEADLINE_S, PeerGone, Wire, until
@@ -120,7 +121,9 @@ class ScriptedReplica:
     async def come_back(self) -> None:
         """Listen again after `die`."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Wire(self._connected), "127.0.0.1", self.port, backlog=2048)
+        self._server = await loop.create_server(
+            lambda: Wire(self._connected), "127.0.0.1", self.port, backlog=2048, ssl=server_tls()
+        )
 
     async def die(self) -> None:
         """End as a process does that is killed: no connection is left, and none is taken."""

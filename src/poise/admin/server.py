@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -70,12 +71,14 @@ def admin_app(
 
 
 class AdminServer:
-    """Serves an app on a socket that is bound already, until `close`."""
+    """Serves an app on a socket that is bound already, until `close`; with `tls`, over https."""
 
-    def __init__(self, app: Starlette, listener: socket.socket) -> None:
+    def __init__(self, app: Starlette, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         config = uvicorn.Config(
             app, http="httptools", ws="none", lifespan="off", log_config=None, access_log=False, server_header=False
         )
+        config.load()
+        config.ssl = tls
         self._server = _OwnedServer(config)
         self._listener = listener
         self._tasks = TaskGroupOwner()

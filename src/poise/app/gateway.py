@@ -4,6 +4,7 @@ import os
 import socket
 from contextlib import AsyncExitStack
 from random import Random
+from ssl import SSLContext
 from types import TracebackType
 from typing import Self
 
@@ -12,6 +13,7 @@ from starlette.applications import Starlette
 
 from poise.admin.metrics import Sources
 from poise.admin.server import AdminServer, admin_app
+from poise.app.certificates import CertificateWatch
 from poise.app.errors import PortError, StartError
 from poise.app.host_names import HostNames, Resolve, resolve
 from poise.app.log import configure_log
@@ -28,12 +30,15 @@ from poise.config.parts import (
     key_ring,
     model_names,
     policy,
+    port_files,
     replica_specs,
     telemetry_settings,
     tracing_settings,
 )
-from poise.config.settings import Settings
+from poise.config.settings import Settings, TlsSection
 from poise.core.errors import ConfigError
+from poise.core.replica import TlsFiles
+from poise.core.tls import client_context, server_context
 from poise.fleet.fleet import Fleet
 from poise.proxy.data_path import DataPath
 from poise.proxy.listener import SharedPort
@@ -76,9 +81,15 @@ class Gateway:
             health=health,
         )
         names = HostNames(resolve)
-        self.membership = Membership(self.fleet, names.addresses)
-        self.membership.configure(replica_specs(settings))
-        self._upkeep = Upkeep(self.membership, names, self._reloaders, lambda: self.settings.membership)
+        self.membership = Membership(self.fleet, names.addresses, self._environment if self._admin_key else None)
+        self.membership.configure(replica_specs(settings, self._environment))
+        self._ports = {
+            files: server_context(files)
+            for files in (port_files(settings.tls), port_files(settings.admin.tls))
+            if files
+        }
+        chores = [*(reloader.look for reloader in self._reloaders), CertificateWatch(self._tls_in_use).look]
+        self._upkeep = Upkeep(self.membership, names, chores, lambda: self.settings.membership)
         self.poller = Poller(self.fleet, telemetry_settings(settings), health)
         self._request_log = _open_request_log(settings.log.requests)
         self.data_path = DataPath(
@@ -88,6 +99,7 @@ class Gateway:
             keys=key_ring(settings),
             models=self.poller.catalog,
             log=self._request_log,
+            tls=self._port_tls(settings.tls),
         )
         tracing = tracing_settings(settings)
         self._tracing = None if tracing is None else open_tracing(tracing, Random())
@@ -139,7 +151,7 @@ class Gateway:
             admin = self.settings.admin
             listening = _listen(admin.host, admin.port, reuse_port=self.settings.reuse_port)
             self._admin_port = SharedPort(listening)
-            server = AdminServer(self._admin_app(), listening)
+            server = AdminServer(self._admin_app(), listening, self._port_tls(admin.tls))
             await server.start()
             parts.push_async_callback(server.close)
             parts.push_async_callback(self._upkeep.close)
@@ -147,6 +159,13 @@ class Gateway:
             await self.poller.start()
             parts.push_async_callback(self.poller.close)
             self._parts = parts.pop_all()
+
+    def _port_tls(self, section: TlsSection) -> SSLContext | None:
+        files = port_files(section)
+        return None if files is None else self._ports[files]
+
+    def _tls_in_use(self) -> dict[TlsFiles, SSLContext]:
+        return self._ports | {files: client_context(files) for files in self.membership.tls_files}
 
     def _admin_app(self) -> Starlette:
         return admin_app(self._sources, lambda: self.data_path.is_ready, self.membership, self._admin_key)
@@ -175,6 +194,7 @@ class Gateway:
     def apply(self, settings: Settings) -> None:
         """Go by `settings` from now on, as far as a running gateway can. Raises `ConfigError`, with nothing changed."""
         _check_replicas(settings)
+        replicas = replica_specs(settings, self._environment)
         new_policy = policy(settings, self._random) if settings.policy != self.settings.policy else None
         names = model_names(settings)
         before, self.settings = self.settings, settings
@@ -183,7 +203,7 @@ class Gateway:
         self.name_models(names)
         self.data_path.apply(data_path_settings(settings))
         self.fleet.kv_throttle_ratio = settings.limits.kv_throttle
-        self.membership.configure(replica_specs(settings))
+        self.membership.configure(replicas)
         if settings.log.level != before.log.level:
             configure_log(settings.log.level)
         if waiting := needs_restart(self._started_with, settings):

@@ -7,7 +7,8 @@ import structlog
 from poise.admin.control import NameTaken, NoSuchReplica
 from poise.config.entry import read_replica
 from poise.config.parts import replica_spec
-from poise.core.replica import ReplicaSpec, Source
+from poise.core.errors import ConfigError
+from poise.core.replica import ReplicaSpec, Source, TlsFiles
 from poise.fleet.fleet import Fleet
 from poise.fleet.reconcile import Action, Step, members, plan
 
@@ -21,9 +22,13 @@ class Membership:
     them; what the admin API added stays until it removes it, or until the configuration has its name or address.
     """
 
-    def __init__(self, fleet: Fleet, addresses: Mapping[str, Collection[str]]) -> None:
+    def __init__(
+        self, fleet: Fleet, addresses: Mapping[str, Collection[str]], environment: Mapping[str, str] | None = None
+    ) -> None:
+        """`environment` holds the keys that the admin API may name; None if it may name none."""
         self._fleet = fleet
         self._addresses = addresses
+        self._environment = environment
         self._configured: dict[str, ReplicaSpec] = {}
         self._added: dict[str, ReplicaSpec] = {}
         self._removed: set[str] = set()
@@ -36,6 +41,11 @@ class Membership:
     def hosts(self) -> set[str]:
         """The hosts on which replicas are."""
         return {spec.address.host for spec in self._entries()}
+
+    @property
+    def tls_files(self) -> set[TlsFiles]:
+        """The certificates that replicas are reached with."""
+        return {files for spec in self._entries() if (files := spec.address.tls_files) is not None}
 
     def configure(self, specs: Sequence[ReplicaSpec]) -> None:
         """The configuration names these, and no others."""
@@ -67,7 +77,13 @@ class Membership:
     def add(self, entry: object) -> str:
         """See `poise.admin.control.Membership`."""
         section = read_replica(entry)
-        spec = replica_spec(section.model_copy(update={"name": section.name or self._free_name()}), Source.ADMIN)
+        if section.api_key_env is not None and self._environment is None:
+            raise ConfigError(
+                "api_key_env can be given here only if the admin port asks for a key: it sends a secret to any address",
+                hint="set admin.key_env, or put the replica into the configuration file",
+            )
+        section = section.model_copy(update={"name": section.name or self._free_name()})
+        spec = replica_spec(section, Source.ADMIN, self._environment or {})
         for other in [*self._entries(), *self._wanted().values()]:
             if _clash(spec, other):
                 what = f"named {spec.name!r}" if spec.name == other.name else f"at {spec.address.url}"
@@ -130,4 +146,4 @@ class Membership:
 
 
 def _clash(one: ReplicaSpec, other: ReplicaSpec) -> bool:
-    return one.name == other.name or one.address == other.address
+    return one.name == other.name or one.address.url == other.address.url

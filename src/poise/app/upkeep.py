@@ -1,4 +1,4 @@
-"""The background work that keeps the fleet as configuration, admin API and DNS want it."""
+"""The background work that keeps the gateway as configuration, certificates, admin API and DNS want it."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -7,7 +7,6 @@ import structlog
 
 from poise.app.host_names import HostNames
 from poise.app.membership import Membership
-from poise.app.reload import KeysReloader, Reloader
 from poise.config.settings import MembershipSection
 from poise.core.clock import monotonic_s
 from poise.core.tasks import TaskGroupOwner
@@ -19,18 +18,18 @@ FIRST_LOOK_S = 2.0
 
 
 class Upkeep:
-    """Looks at files, names and the fleet from `start` to `close`, as often as the `settings` in force say."""
+    """Does `chores` and follows names from `start` to `close`, as often as the `settings` in force say."""
 
     def __init__(
         self,
         membership: Membership,
         names: HostNames,
-        reloaders: Sequence[Reloader | KeysReloader],
+        chores: Sequence[Callable[[], None]],
         settings: Callable[[], MembershipSection],
     ) -> None:
         self._membership = membership
         self._names = names
-        self._reloaders = reloaders
+        self._chores = chores
         self._settings = settings
         self._tasks = TaskGroupOwner()
 
@@ -38,22 +37,21 @@ class Upkeep:
         """Begin, once names have been looked up or `FIRST_LOOK_S` is over."""
         first = self._tasks.spawn(self._look_up(), name="names")
         await asyncio.wait([first], timeout=FIRST_LOOK_S)
-        self._tasks.spawn(self._keep_fleet(), name="membership")
+        self._tasks.spawn(self._do_chores(), name="membership")
         self._tasks.spawn(self._keep_names(), name="names")
 
     async def close(self) -> None:
         """End all of it."""
         await self._tasks.close()
 
-    async def _keep_fleet(self) -> None:
+    async def _do_chores(self) -> None:
         while True:
             await asyncio.sleep(self._settings().check_interval_s)
-            try:
-                for reloader in self._reloaders:
-                    reloader.look()
-                self._membership.reconcile()
-            except Exception:  # the fleet depends on this loop: what went wrong once may go well next time
-                log.exception("the fleet could not be brought to what is wanted")
+            for chore in (*self._chores, self._membership.reconcile):
+                try:
+                    chore()
+                except Exception:  # the fleet depends on this loop: what went wrong once may go well next time
+                    log.exception("upkeep failed")
 
     async def _keep_names(self) -> None:
         looked_at_s = monotonic_s()

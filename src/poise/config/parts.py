@@ -1,15 +1,17 @@
 """The settings of each part of the gateway, taken from the configuration."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from random import Random
 
 from poise.admission.idempotency import IdempotencySettings
 from poise.admission.keys import KeyRing
 from poise.admission.keys_file import parse_keys
-from poise.config.settings import ReplicaSection, Settings
+from poise.config.settings import ReplicaSection, Settings, TlsSection
 from poise.config.text_file import read_text
-from poise.core.replica import ReplicaSpec, Source, parse_replica_url
+from poise.core.replica import ReplicaSpec, Source, TlsFiles, parse_replica_url
 from poise.core.secret import Secret, secret_from
+from poise.core.tls import client_context
 from poise.health.settings import BreakerSettings, HealthSettings
 from poise.proxy.settings import Cors, DataPathSettings, Limits, RetrySettings, Timeouts
 from poise.routing.model_names import ModelNames
@@ -50,16 +52,24 @@ def health_settings(settings: Settings) -> HealthSettings:
     return HealthSettings(**settings.health.model_dump())
 
 
-def replica_specs(settings: Settings) -> list[ReplicaSpec]:
-    """The replicas that the configuration names."""
-    return [replica_spec(replica, Source.CONFIG) for replica in settings.replicas]
+def replica_specs(settings: Settings, environment: Mapping[str, str]) -> list[ReplicaSpec]:
+    """The replicas that the configuration names. Raises `ConfigError` if a key or certificate cannot be had."""
+    return [replica_spec(replica, Source.CONFIG, environment) for replica in settings.replicas]
 
 
-def replica_spec(replica: ReplicaSection, source: Source) -> ReplicaSpec:
+def replica_spec(replica: ReplicaSection, source: Source, environment: Mapping[str, str]) -> ReplicaSpec:
     """One of them, or one that somebody else names in the same words."""
+    key, files = replica.api_key_env, TlsFiles(replica.ca_file, replica.cert_file, replica.key_file)
+    address = replace(
+        parse_replica_url(replica.url),
+        tls_files=None if files == TlsFiles() else files,
+        api_key=None if key is None else secret_from(environment, key, f"the key of replica {replica.name}"),
+    )
+    if address.tls:
+        client_context(address.tls_files)  # to see whether it can be made
     return ReplicaSpec(
         name=replica.name or "",
-        address=parse_replica_url(replica.url),
+        address=address,
         model=replica.model,
         gpus=replica.gpus,
         gpu_metrics_url=replica.gpu_metrics_url,
@@ -104,7 +114,7 @@ def admin_key(settings: Settings, environment: Mapping[str, str]) -> Secret | No
 
 def credential_variables(settings: Settings) -> set[str]:
     """The environment variables that the configuration names as holding a key."""
-    return {settings.admin.key_env or ""}
+    return {settings.admin.key_env or "", *(replica.api_key_env or "" for replica in settings.replicas)}
 
 
 def tracing_settings(settings: Settings) -> TracingSettings | None:
@@ -113,3 +123,10 @@ def tracing_settings(settings: Settings) -> TracingSettings | None:
     if tracing.endpoint is None:
         return None
     return TracingSettings(tracing.endpoint, tracing.sample_ratio, tracing.service_name)
+
+
+def port_files(section: TlsSection) -> TlsFiles | None:
+    """The certificates of a port, None if it is to speak http."""
+    if section.cert_file is None:
+        return None
+    return TlsFiles(section.client_ca_file, section.cert_file, section.key_file)

@@ -35,6 +35,22 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class TlsSection(Section):
+    """Certificates (PEM) of a port. They are read again when the files change."""
+
+    cert_file: str | None = Field(default=None, description="certificate chain; set: callers have to speak https")
+    key_file: str | None = Field(default=None, description="its key; unset: it is in cert_file too")
+    client_ca_file: str | None = Field(
+        default=None, description="certificates that a caller's own must be signed by; unset: callers need none"
+    )
+
+    @model_validator(mode="after")
+    def _need_a_certificate(self) -> Self:
+        if self.cert_file is None and (self.key_file or self.client_ca_file):
+            raise problem("holds no cert_file", "give the certificate that the port is to show")
+        return self
+
+
 class AdminSection(Section):
     """Where metrics and the state of the fleet are read."""
 
@@ -48,6 +64,8 @@ class AdminSection(Section):
         default=None,
         description="environment variable that holds the key that the admin port asks for, but on /healthz and /readyz",
     )
+
+    tls: TlsSection = TlsSection()
 
     @model_validator(mode="after")
     def _need_a_key_where_others_can_reach_it(self) -> Self:
@@ -76,6 +94,14 @@ class ReplicaSection(Section):
         default=None, description="page of a DCGM exporter that shows the replica's GPUs"
     )
     labels: Mapping[str, str] = Field(default={}, description="free labels, shown by /api/fleet")
+    api_key_env: str | None = Field(
+        default=None, description="environment variable that holds its API key; callers' own are then not passed on"
+    )
+    ca_file: str | None = Field(
+        default=None, description="certificates (PEM) that an https replica is checked against; unset: the system's"
+    )
+    cert_file: str | None = Field(default=None, description="certificate (PEM) that is shown to an https replica")
+    key_file: str | None = Field(default=None, description="key (PEM) of cert_file; unset: it is in cert_file too")
     each_address: bool = Field(
         default=False, description="one replica for each address that the host name has, as of a headless service"
     )
@@ -90,6 +116,14 @@ class ReplicaSection(Section):
                 f"name {self.name} is too long for names that end in an address",
                 f"use at most {LONGEST_PREFIX} characters where each_address is set",
             )
+        return self
+
+    @model_validator(mode="after")
+    def _need_https_for_certificates(self) -> Self:
+        if any((self.ca_file, self.cert_file, self.key_file)) and not self.url.startswith("https://"):
+            raise problem(f"url {self.url} is not https, which the certificates are for", "write it as https://host")
+        if self.key_file and not self.cert_file:
+            raise problem("key_file is given without cert_file", "give the certificate that it belongs to")
         return self
 
     @model_validator(mode="before")
@@ -328,6 +362,7 @@ class Settings(Section):
     reuse_port: bool = Field(
         default=False, description="let another process with this setting listen on the same ports, to take over"
     )
+    tls: TlsSection = TlsSection()
     admin: AdminSection = AdminSection()
     replicas: tuple[ReplicaSection, ...] = Field(default=(), description="the engines to send requests to")
     membership: MembershipSection = MembershipSection()

@@ -1,12 +1,15 @@
 """Opens connections to a server that may have several addresses."""
 
 import asyncio
-import ssl
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from poise.core.errors import nothing_listens
 from poise.core.replica import ReplicaAddress
+from poise.core.tls import client_context
+
+SHUTDOWN_S = 5.0
+"""How long a server over TLS has to say goodbye when a connection is closed."""
 
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
 
@@ -14,9 +17,8 @@ ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
 class Dialer:
     """Connects to whichever of a server's addresses answers, and keeps to that one while it does."""
 
-    def __init__(self, address: ReplicaAddress, tls: Callable[[], ssl.SSLContext] | None) -> None:
+    def __init__(self, address: ReplicaAddress) -> None:
         self._address = address
-        self._tls = tls
         self._turn = 0
 
     async def open(self, protocol: Callable[[], ProtocolT], hosts: Sequence[str]) -> tuple[ProtocolT, str]:
@@ -46,7 +48,8 @@ class Dialer:
         loop, address = asyncio.get_running_loop(), self._address
         if not address.tls:
             return (await loop.create_connection(protocol, host, address.port))[1]
-        assert self._tls is not None
-        return (
-            await loop.create_connection(protocol, host, address.port, ssl=self._tls(), server_hostname=address.host)
-        )[1]
+        tls, name = client_context(address.tls_files), address.host
+        made = loop.create_connection(
+            protocol, host, address.port, ssl=tls, server_hostname=name, ssl_shutdown_timeout=SHUTDOWN_S
+        )
+        return (await made)[1]

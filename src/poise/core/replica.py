@@ -8,8 +8,12 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from poise.core.errors import ConfigError
+from poise.core.secret import Secret
 
 _RANK_SUFFIX = re.compile(r"@(\d{1,9})$")
+_CREDENTIALS = re.compile(r"(?<=//)[^/\s]*@(?!\d{1,9}$)")
+_QUERY = re.compile(r"([?#]).+")
+_BASE = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]+)*")
 _HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")  # a name or an address; brackets are gone
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
@@ -34,11 +38,24 @@ class Source(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Paths of PEM files: whose certificates are trusted, and the certificate that is shown, with its key.
+
+    None is the system's trust, no certificate, and a key that is in `cert_file` too.
+    """
+
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaAddress:
     """Where a replica is reached. Never shown to callers: they see the replica's name.
 
     `rank` selects one data-parallel rank behind the same server (`http://host:8000@2`), None the server as a whole.
-    `ip` selects one of the addresses that `host` stands for, None whichever answers.
+    `ip` selects one of the addresses that `host` stands for, None whichever answers. `base` is what comes before `/v1`
+    in its paths (`/api`). `tls_files` are the certificates, None the system's. Every request carries `api_key`.
     """
 
     host: str
@@ -46,6 +63,9 @@ class ReplicaAddress:
     tls: bool = False
     rank: int | None = None
     ip: str | None = None
+    base: str = ""
+    tls_files: TlsFiles | None = None
+    api_key: Secret | None = None
 
     @property
     def url(self) -> str:
@@ -53,7 +73,7 @@ class ReplicaAddress:
         scheme = "https" if self.tls else "http"
         rank = "" if self.rank is None else f"@{self.rank}"
         authority = self.authority if self.ip is None else _authority(self.ip, self.port)
-        return f"{scheme}://{authority}{rank}"
+        return f"{scheme}://{authority}{self.base}{rank}"
 
     @property
     def authority(self) -> str:
@@ -92,43 +112,51 @@ def _authority(host: str, port: int) -> str:
 
 
 def parse_replica_url(text: str) -> ReplicaAddress:
-    """`http://host:port`, `https://host`, each with an optional `@rank`, as a `ReplicaAddress`.
+    """`http://host:port`, `https://host`, each with an optional path and `@rank`, as a `ReplicaAddress`.
 
-    Raises `ConfigError` for any other scheme, for a path, query or credentials, and for a bad port.
+    A `/v1` at the end of the path is not part of it: the gateway adds the paths. Raises `ConfigError` for any other
+    scheme, for a query or credentials, and for a bad port.
     """
     match = _RANK_SUFFIX.search(text)
     rank = int(match.group(1)) if match else None
     plain = text[: match.start()] if match else text
+    shown = repr(without_secrets(text))
     try:
         parts = urlsplit(plain)
         host = parts.hostname
     except ValueError as error:
         raise ConfigError(
-            f"replica url {text!r} cannot be read: {str(error).lower()}", hint="write it as http://host:8000"
+            f"replica url {shown} cannot be read: {str(error).lower()}", hint="write it as http://host:8000"
         ) from None
     try:
         port = parts.port
     except ValueError:
         raise ConfigError(
-            f"replica url {text!r} has a port outside 1-65535", hint="write the port as a number"
+            f"replica url {shown} has a port outside 1-65535", hint="write the port as a number"
         ) from None
     if parts.scheme not in ("http", "https") or not host:
         raise ConfigError(
-            f"replica url {text!r} is not an http or https address",
+            f"replica url {shown} is not an http or https address",
             hint="write it as http://host:8000 or http://host:8000@1",
         )
-    if "@" in parts.netloc or parts.path not in ("", "/") or parts.query or parts.fragment:
+    base = parts.path.rstrip("/").removesuffix("/v1")
+    if "@" in parts.netloc or not _BASE.fullmatch(base) or parts.query or parts.fragment:
         raise ConfigError(
-            f"replica url {text!r} holds more than scheme, host, port and rank",
-            hint="give the engine's root address; the gateway adds the paths",
+            f"replica url {shown} holds more than scheme, host, port, path and rank",
+            hint="give the engine's root address; a key belongs into the variable that api_key_env names",
         )
     if port == 0 or not _HOST.fullmatch(host):
         raise ConfigError(
-            f"replica url {text!r} names no host and port that can be reached",
+            f"replica url {shown} names no host and port that can be reached",
             hint="write it as http://host:8000; a port is 1 to 65535",
         )
     tls = parts.scheme == "https"
-    return ReplicaAddress(host, port or (443 if tls else 80), tls, rank)
+    return ReplicaAddress(host, port or (443 if tls else 80), tls, rank, base=base)
+
+
+def without_secrets(url: str) -> str:
+    """`url` with what may be a secret in it masked: user and password, and all of its query."""
+    return _QUERY.sub(r"\1***", _CREDENTIALS.sub("***@", url))
 
 
 def check_replica_name(name: str) -> str:

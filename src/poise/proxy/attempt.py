@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from poise.core.errors import nothing_listens
 from poise.core.request import Outcome
 from poise.health.breaker import Sign
+from poise.proxy.request import without_keys
 from poise.proxy.retry import NOTHING_LISTENS, UNREACHABLE
 
 if TYPE_CHECKING:
@@ -79,12 +80,15 @@ class Attempt:
     def _send_on(self, connection: "UpstreamConnection", now_s: float) -> None:
         request = self._request
         body = request.body
-        parts = [request.method, b" ", request.target, connection.connections.head, *request.head, self.trace_headers]
+        connections = connection.connections
+        withheld = connections.has_key or self._path.keys is not None
+        target = without_keys(request.target) if withheld and b"?" in request.target else request.target
+        parts = [request.method, b" ", connections.base, target, connections.head, *request.head, self.trace_headers]
         parts += (b"x-request-id: ", request.request_id)
-        if self._path.keys is None:
+        if not withheld:
             for name, value in request.credentials:
                 parts += (b"\r\n", name, b": ", value)
-        if request.rank is not None and not connection.connections.has_rank:
+        if request.rank is not None and not connections.has_rank:
             parts += (b"\r\nx-data-parallel-rank: ", request.rank)
         if body or request.method == b"POST":
             parts.append(b"\r\ncontent-length: %d\r\n\r\n" % len(body))

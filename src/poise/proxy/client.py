@@ -233,7 +233,8 @@ class ClientConnection(Caller):
         self.out.refusal(refusal)
         self._since_s = monotonic()
         self._path.writes.flush()
-        self.transport.write_eof()
+        if self.transport.can_write_eof():  # TLS has no such thing: the caller sees the end after `LINGER_S`
+            self.transport.write_eof()
 
     def tick(self, now_s: float) -> None:
         """Look at the time limits; called about ten times a second."""

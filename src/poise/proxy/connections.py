@@ -1,9 +1,7 @@
 """The keep-alive connections to one replica, and how long they may be trusted."""
 
 import asyncio
-import ssl
 import time
-from functools import cache
 from typing import TYPE_CHECKING, cast
 
 from poise.core.dial import Dialer
@@ -23,12 +21,6 @@ LEARNED_FOR_S = 60.0
 """... for so long, as it may have closed them for another reason, such as a restart."""
 
 
-@cache
-def _default_tls() -> ssl.SSLContext:
-    """One for all replicas: reading the system's certificates takes some 25 ms."""
-    return ssl.create_default_context()
-
-
 class ReplicaConnections:
     """Idle connections to one replica, newest on top. Counterpart: `UpstreamConnection`."""
 
@@ -40,9 +32,12 @@ class ReplicaConnections:
         "_replica",
         "_reuse_s",
         "authority",
+        "base",
+        "has_key",
         "has_rank",
         "head",
         "open",
+        "tls",
         "writes",
     )
 
@@ -52,15 +47,21 @@ class ReplicaConnections:
         """Those that idle connections were last compared with."""
         self.writes = writes
         address = replica.spec.address
-        self._dialer = Dialer(address, _default_tls)
+        self._dialer = Dialer(address)
+        self.tls = address.tls
         self.has_rank = address.rank is not None
         self._idle: list[UpstreamConnection] = []
         self._reuse_s = REUSE_S
         self._learned_until_s = 0.0
         self.open = True
         self.authority = address.authority.encode()
+        self.base = address.base.encode()
+        """What comes before every target."""
+        self.has_key = address.api_key is not None
+        """Whether requests carry the replica's own key, and so nobody else's."""
+        key = b"" if address.api_key is None else b"authorization: Bearer %b\r\n" % address.api_key.reveal().encode()
         rank = b"" if address.rank is None else b"x-data-parallel-rank: %d\r\n" % address.rank
-        self.head = b" HTTP/1.1\r\nhost: %b\r\n%b" % (self.authority, rank)
+        self.head = b" HTTP/1.1\r\nhost: %b\r\n%b%b" % (self.authority, rank, key)
         """What follows method and target in every request to this replica."""
 
     def take(self, now_s: float) -> UpstreamConnection | None:

@@ -2,9 +2,10 @@
 
 import asyncio
 import secrets
+import ssl
 from random import Random
 from time import monotonic
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from poise.admission.idempotency import IdempotencyStore
 from poise.admission.key_limits import KeyLimits
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 TICK_S = 0.1
 """How often time limits are looked at: every limit is kept to within this."""
 BACKLOG = 4096
+SHUTDOWN_S = 5.0
+"""How long a caller over TLS has to take what was written and to say goodbye."""
 LAST_WRITES_S = 0.5
 """How long callers have at the very end to take what was written to them."""
 
@@ -41,7 +44,7 @@ LAST_WRITES_S = 0.5
 class DataPath:
     """The data port. Owns the callers' and the replicas' connections; reports every fact to the fleet."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  everything that it works with
         self,
         settings: "DataPathSettings",
         fleet: "Fleet",
@@ -50,6 +53,7 @@ class DataPath:
         keys: "KeyRing | None" = None,
         models: ModelList | None = None,
         log: RequestLog | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.settings = settings
         self.fleet = fleet
@@ -60,6 +64,7 @@ class DataPath:
             self.key_limits.apply(keys, monotonic())
         self.models = models
         self.log = log
+        self._tls = tls
         self.names = NO_NAMES
         """What callers may call the models; may be replaced at any time."""
         self.random = Random()
@@ -104,10 +109,20 @@ class DataPath:
         loop = asyncio.get_running_loop()
         settings = self.settings
         server = await loop.create_server(
-            self._new_client, settings.host, settings.port, backlog=BACKLOG, reuse_port=settings.reuse_port
-        )
+            self._new_client, settings.host, settings.port, backlog=BACKLOG, reuse_port=settings.reuse_port,
+            **self._tls_options(),
+        )  # fmt: skip
         self._listener = Listener(server)
         self.tasks.spawn(self._keep_time(), name="data path time limits")
+
+    def _tls_options(self) -> dict[str, Any]:
+        if self._tls is None:
+            return {}
+        return {
+            "ssl": self._tls,
+            "ssl_handshake_timeout": self.settings.timeouts.request_s,
+            "ssl_shutdown_timeout": SHUTDOWN_S,
+        }
 
     async def close(self, drain_s: float = 0.0, delay_s: float = 0.0) -> int:
         """Take new connections for `delay_s` more, unless a newer process does; stop listening; give what is open
@@ -118,7 +133,9 @@ class DataPath:
             await asyncio.sleep(delay_s)
             listener, self._listener = self._listener, None
             for connection in listener.close():
-                await asyncio.get_running_loop().connect_accepted_socket(self._new_client, connection)
+                await asyncio.get_running_loop().connect_accepted_socket(
+                    self._new_client, connection, **self._tls_options()
+                )
         await self._clients_gone(drain_s)
         cut = sum(client.stop() for client in tuple(self.clients))
         await self._clients_gone(LAST_WRITES_S)

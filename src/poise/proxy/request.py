@@ -48,6 +48,7 @@ HEADER_KINDS: dict[bytes, int] = {
     b"expect": HeaderKind.EXPECT,
     b"authorization": HeaderKind.CREDENTIAL,
     b"x-api-key": HeaderKind.CREDENTIAL,
+    b"api-key": HeaderKind.CREDENTIAL,
     b"x-request-id": HeaderKind.REQUEST_ID,
     b"x-data-parallel-rank": HeaderKind.RANK,
     b"origin": HeaderKind.ORIGIN,
@@ -70,6 +71,9 @@ if TYPE_CHECKING:
     from poise.admission.idempotency import Execution
     from poise.core.errors import Refusal
     from poise.proxy.local import LocalAnswer
+
+KEY_PARAMETERS = frozenset({b"api_key", b"api-key", b"apikey", b"access_token"})
+"""What callers call a key in a query, where it does not belong."""
 
 _PLAIN_CONNECTION = frozenset({b"keep-alive", b"close", b"upgrade", b""})
 MAX_REQUEST_ID_BYTES = 128
@@ -220,3 +224,10 @@ class IncomingRequest:
         """Whether this is a WebSocket handshake (RFC 6455 4.1) at the one path that takes one."""
         realtime = self.method == b"GET" and self.path == b"/v1/realtime" and not self.has_body
         return realtime and self.upgrade == b"websocket" and b"upgrade" in (self.connection or b"").lower()
+
+
+def without_keys(target: bytes) -> bytes:
+    """`target` without the parameters of its query that hold the caller's key; all else stays byte for byte."""
+    path, _, query = target.partition(b"?")
+    kept = [part for part in query.split(b"&") if part.partition(b"=")[0].lower() not in KEY_PARAMETERS]
+    return target if len(kept) == query.count(b"&") + 1 else path + (b"?" + b"&".join(kept) if kept else b"")

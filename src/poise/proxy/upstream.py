@@ -29,8 +29,8 @@ class UpstreamConnection:
 
     __slots__ = (
         "_answer_has_begun", "_answered", "_body_parts", "_chunks", "_done", "_head", "_head_bytes", "_headers",
-        "_keep_alive", "_parser", "_parts", "_poll", "_unsent", "_until_close", "connections", "exchange", "host",
-        "idle_since_s", "on_body", "reused", "transport",
+        "_keep_alive", "_parser", "_parts", "_poll", "_refused", "_unsent", "_until_close", "connections",
+        "exchange", "host", "idle_since_s", "on_body", "reused", "transport",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -49,9 +49,8 @@ class UpstreamConnection:
         self._reset()
 
     def _reset(self) -> None:
-        self._answer_has_begun = self._answered = self._done = self._until_close = self._keep_alive = self._unsent = (
-            False
-        )
+        self._answer_has_begun = self._answered = self._done = self._until_close = self._keep_alive = False
+        self._unsent = self._refused = False
         self._head: AnswerHead | None = None
         self._chunks: ChunkWatch | None = None
         """Set once the head of a chunked event stream has come, alone."""
@@ -144,6 +143,7 @@ class UpstreamConnection:
             self._keep_alive = False  # a second answer, which nobody asked for
         elif (status := self._parser.get_status_code()) >= 200:
             self._answer_has_begun = True
+            self._refused = status >= 400
             self._head = AnswerHead(status, self._headers, self.connections.authority)
         elif status < 100 or (status == 101 and not self._parser.should_upgrade()):
             raise ValueError(status)  # which the parser makes an error of its own
@@ -197,7 +197,8 @@ class UpstreamConnection:
 
     def _complete(self, exchange: "Exchange") -> None:
         self.exchange = None
-        if self._unsent and self.transport.get_write_buffer_size() > 0:
+        if self._unsent and (self.transport.get_write_buffer_size() > 0 or (self._refused and self.connections.tls)):
+            # Over TLS the size says little of what is unsent, but whoever refuses need not have read all.
             self.transport.abort()  # answered before it was read: closing would wait for a replica that reads no more
         elif self._until_close or not self._keep_alive:
             self.transport.close()

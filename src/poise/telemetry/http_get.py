@@ -1,7 +1,6 @@
 """A small HTTP/1.1 client that gets one server's pages over one connection, each with a deadline and a size bound."""
 
 import asyncio
-import functools
 import os
 import socket
 import ssl
@@ -39,9 +38,11 @@ class _Stale(GetError):
 class PageGetter:
     """Gets pages from the server at `address`, one at a time. It belongs to one task of one event loop."""
 
-    def __init__(self, address: ReplicaAddress, tls: ssl.SSLContext | None = None) -> None:
-        self._address = address
-        self._dialer = Dialer(address, lambda: tls or _system_tls())
+    def __init__(self, address: ReplicaAddress) -> None:
+        key = "" if address.api_key is None else f"authorization: Bearer {address.api_key.reveal()}\r\n"
+        self._base = address.base
+        self._head = f" HTTP/1.1\r\nhost: {address.authority}\r\naccept: */*\r\nuser-agent: poise\r\n{key}\r\n"
+        self._dialer = Dialer(address)
         self._connection: _Connection | None = None
         self._host = ""
 
@@ -73,9 +74,7 @@ class PageGetter:
             self._connection = None
 
     async def _get(self, target: str, hosts: Sequence[str]) -> bytes:
-        request = (
-            f"GET {target} HTTP/1.1\r\nhost: {self._address.authority}\r\naccept: */*\r\nuser-agent: poise\r\n\r\n"
-        ).encode()
+        request = f"GET {self._base}{target}{self._head}".encode()
         if self._connection is not None and self._connection.reusable():
             try:
                 return await self._connection.get(request)
@@ -188,12 +187,6 @@ class _Connection(asyncio.Protocol):
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(error)
         self.transport.abort()
-
-
-@functools.cache
-def _system_tls() -> ssl.SSLContext:
-    """Takes milliseconds to make, so all getters share one."""
-    return ssl.create_default_context()
 
 
 def _reason(error: OSError) -> str:

@@ -1,7 +1,6 @@
 """Keeps the fleet told of load and models, in the background: nothing here is ever waited for by a request."""
 
 import asyncio
-import ssl
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -26,7 +25,7 @@ MODELS_RETRY_S = 1.0
 class Poller:
     """Watches every replica of `fleet`, those that join later too, from `start` to `close`.
 
-    `catalog` is the merged model list. `tls` replaces the system's trust store for https replicas.
+    `catalog` is the merged model list.
     """
 
     def __init__(
@@ -35,7 +34,6 @@ class Poller:
         settings: TelemetrySettings,
         health: HealthSettings | None = None,
         clock: Callable[[], float] = monotonic_s,
-        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.catalog = ModelCatalog()
         self._fleet = fleet
@@ -51,10 +49,10 @@ class Poller:
         interval_s = health.interval_s
         probes = Schedule(interval_s, health.timeout_s, interval_s, interval_s / 2, now_s, clock)
         self._gpu_page_of: dict[str, Page] = {}
-        self._gpus = Watches(turns, self._tasks, self._new_gpu_reader, tls)
-        self._metrics = Watches(turns, self._tasks, self._new_metrics_reader, tls)
-        self._health = Watches(probes, self._tasks, self._new_health_reader, tls)
-        self._models = Watches(models_turns, self._tasks, self._new_models_reader, tls)
+        self._gpus = Watches(turns, self._tasks, self._new_gpu_reader)
+        self._metrics = Watches(turns, self._tasks, self._new_metrics_reader)
+        self._health = Watches(probes, self._tasks, self._new_health_reader)
+        self._models = Watches(models_turns, self._tasks, self._new_models_reader)
 
     async def start(self) -> None:
         """Begin to watch. Returns at once: no replica is waited for."""

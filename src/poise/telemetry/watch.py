@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -66,14 +65,14 @@ class Watch:
     A look that takes longer than the interval waits for its own next turn; it delays no other watch.
     """
 
-    def __init__(self, page: Page, reader: PageReader, schedule: Schedule, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, page: Page, reader: PageReader, schedule: Schedule) -> None:
         self.offset_s = 0.0
         self.hosts: Sequence[str] = ()
         """The addresses of the page's server, if they are known."""
         self._target = page.target
         self._reader = reader
         self._schedule = schedule
-        self._getter = PageGetter(page.address, tls)
+        self._getter = PageGetter(page.address)
         self._wake = asyncio.Event()
 
     async def run(self, first_in_s: float) -> None:

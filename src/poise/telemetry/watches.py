@@ -1,12 +1,11 @@
 """All watches of one kind: one for each page that some replica names, started and ended as the fleet changes."""
 
 import asyncio
-import ssl
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from poise.core.replica import parse_replica_url
+from poise.core.replica import parse_replica_url, without_secrets
 from poise.core.tasks import TaskGroupOwner
 from poise.fleet.replica import Replica
 from poise.telemetry.watch import Page, PageReader, Schedule, Watch
@@ -30,17 +29,10 @@ class _Running(NamedTuple, Generic[ReaderT]):
 class Watches(Generic[ReaderT]):
     """`new_reader` makes the reader of a page that was not watched before; the tasks belong to `tasks`."""
 
-    def __init__(
-        self,
-        schedule: Schedule,
-        tasks: TaskGroupOwner,
-        new_reader: Callable[[Page], ReaderT],
-        tls: ssl.SSLContext | None,
-    ) -> None:
+    def __init__(self, schedule: Schedule, tasks: TaskGroupOwner, new_reader: Callable[[Page], ReaderT]) -> None:
         self._schedule = schedule
         self._tasks = tasks
         self._new_reader = new_reader
-        self._tls = tls
         self._running: dict[Page, _Running[ReaderT]] = {}
 
     def find(self, page: Page) -> ReaderT | None:
@@ -66,8 +58,10 @@ class Watches(Generic[ReaderT]):
 
     def _start(self, page: Page, offset_s: float) -> _Running[ReaderT]:
         reader = self._new_reader(page)
-        watch = Watch(page, reader, self._schedule, self._tls)
-        task = self._tasks.spawn(watch.run(self._schedule.first_pause_s(offset_s)), name=f"watch {page.target}")
+        watch = Watch(page, reader, self._schedule)
+        task = self._tasks.spawn(
+            watch.run(self._schedule.first_pause_s(offset_s)), name=f"watch {without_secrets(page.target)}"
+        )
         running = self._running[page] = _Running(reader, watch, task)
         return running
 

@@ -155,7 +155,7 @@ def test_a_slip_of_one_letter_in_any_key_is_told_from_it(tmp_path: Path, key: st
     [
         ("replicas: [{url: 'ftp://a'}]", "is not an http or https address"),
         ("replicas: ['http://a:99999']", "has a port outside 1-65535"),
-        ("replicas: ['http://user:pw@a:1']", "holds more than scheme, host, port and rank"),
+        ("replicas: ['http://user:pw@a:1']", "holds more than scheme, host, port, path and rank"),
         ("replicas: [{url: 'http://a', name: 'a b'}]", "replica name 'a b' is not usable"),
         ("replicas: [{url: 'http://a', name: x}, {url: 'http://b', name: x}]", "holds the name x twice"),
         ("replicas: ['http://a:80', 'http://a']", "holds the url http://a:80 twice"),

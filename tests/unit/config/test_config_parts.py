@@ -59,7 +59,7 @@ def test_replicas_become_specs() -> None:
     settings = load_config(
         None, {}, {"replicas": ["https://b", given | {"gpu_metrics_url": "http://g/metrics"}]}
     ).settings
-    assert replica_specs(settings) == [
+    assert replica_specs(settings, {}) == [
         ReplicaSpec("r1", ReplicaAddress("b", 443, tls=True)),
         ReplicaSpec("x", ReplicaAddress("a", 8000, rank=2), "m", (0, 1), "http://g/metrics", {"bucket": "long"}),
     ]

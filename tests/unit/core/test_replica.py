@@ -1,13 +1,14 @@
 """Replica addresses: what is written is what is reached, and what cannot be is refused in words."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from poise.core.errors import ConfigError
-from poise.core.replica import ReplicaAddress, check_replica_name, parse_replica_url
+from poise.core.replica import ReplicaAddress, check_replica_name, parse_replica_url, without_secrets
 
 hosts = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,10}[a-z0-9])?(\.[a-z0-9]{1,5}){0,2}", fullmatch=True) | st.sampled_from(
     ["127.0.0.1", "::1", "fe80::1", "2001:db8::ff"]
@@ -37,7 +38,8 @@ def test_the_port_may_be_left_out(host: str, tls: bool, rank: int | None, slash:
         ("", "not an http or https address"), ("host:8000", "not an http or https address"),
         ("ftp://host", "not an http or https address"), ("http://", "not an http or https address"),
         ("http://:8000", "not an http or https address"), ("//host:8000", "not an http or https address"),
-        ("http://host/v1", "more than scheme"), ("http://host?a=b", "more than scheme"),
+        ("http://host/a b", "more than scheme"), ("http://host/../v1", "more than scheme"),
+        ("http://host//v1", "more than scheme"), ("http://host?a=b", "more than scheme"),
         ("http://host#a", "more than scheme"), ("http://user:secret@host", "more than scheme"),
         ("http://host:8000@a", "more than scheme"), ("http://host:8000@-1", "more than scheme"),
         ("http://host@1@2", "more than scheme"), ("http://host:0", "port"), ("http://host:65536", "port"),
@@ -50,7 +52,43 @@ def test_what_is_no_address_is_refused_with_a_hint(text: str, message: str) -> N
         parse_replica_url(text)
     assert raised.value.hint
     assert message in str(raised.value)
-    assert repr(text) in str(raised.value)
+    assert repr(without_secrets(text)) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://user:s3cret@host",
+        "http://s3cret@host:80@2",
+        "http://host/v1?api_key=s3cret",
+        "http://host/#s3cret",
+        "ftp://s3cret@host/?s3cret",
+    ],
+)
+def test_no_message_shows_what_may_be_a_secret(url: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse_replica_url(url)
+    assert "s3cret" not in str(raised.value)
+    assert "host" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "base"),
+    [
+        ("", ""),
+        ("/", ""),
+        ("/v1", ""),
+        ("/v1/", ""),
+        ("/api/v1", "/api"),
+        ("/api", "/api"),
+        ("/a/b-c/v1", "/a/b-c"),
+        ("/v1beta", "/v1beta"),
+    ],
+)
+def test_the_path_before_v1_is_part_of_the_address(path: str, base: str) -> None:
+    address = parse_replica_url(f"https://host{path}")
+    assert (address.base, address.url) == (base, f"https://host:443{base}")
+    assert parse_replica_url(f"https://host{path}@3") == replace(address, rank=3)
 
 
 @given(text=st.text(max_size=30) | st.text("/:@[]#?%.0123456789ahtp", max_size=20).map("http://".__add__))
