@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from poise.admin.metrics import families
 from poise.cli.main import app
 from poise.config.keys import all_keys, replica_keys
-from poise.config.settings import ReplicaSection
+from poise.config.replica_section import ReplicaSection
 from poise.engine_model.profiles import PROFILES
 from poise.health.breaker import TRANSITIONS, BreakerState
 

@@ -213,6 +213,8 @@ def test_a_key_or_a_certificate_that_is_not_there_is_an_error_at_the_start(tmp_p
         with pytest.raises(ConfigError, match=message) as raised:
             Gateway(config(tmp_path, entry).load().settings)
         assert raised.value.hint
+    with pytest.raises(ConfigError, match="tls holds no cert_file"):
+        Gateway(config(tmp_path, {"url": "http://h"}, tls={"key_file": "x"}).load().settings)
 
 
 # -- the gateway's own ports

@@ -3,7 +3,7 @@
 from pydantic import ValidationError
 
 from poise.config.problems import raise_problems, validation_problems
-from poise.config.settings import ReplicaSection
+from poise.config.replica_section import ReplicaSection
 
 
 def read_replica(entry: object) -> ReplicaSection:

@@ -10,7 +10,8 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from poise.config.settings import ReplicaSection, Settings
+from poise.config.replica_section import ReplicaSection
+from poise.config.settings import Settings
 from poise.config.yaml_file import Path
 
 ENVIRONMENT_PREFIX = "POISE_"

@@ -7,8 +7,10 @@ from random import Random
 from poise.admission.idempotency import IdempotencySettings
 from poise.admission.keys import KeyRing
 from poise.admission.keys_file import parse_keys
-from poise.config.settings import ReplicaSection, Settings, TlsSection
+from poise.config.replica_section import ReplicaSection
+from poise.config.settings import Settings, TlsSection
 from poise.config.text_file import read_text
+from poise.core.errors import ConfigError
 from poise.core.replica import ReplicaSpec, Source, TlsFiles, parse_replica_url
 from poise.core.secret import Secret, secret_from
 from poise.core.tls import client_context
@@ -126,7 +128,9 @@ def tracing_settings(settings: Settings) -> TracingSettings | None:
 
 
 def port_files(section: TlsSection) -> TlsFiles | None:
-    """The certificates of a port, None if it is to speak http."""
+    """The certificates of a port, None if it is to speak http. Raises `ConfigError`."""
     if section.cert_file is None:
+        if section.key_file or section.client_ca_file:
+            raise ConfigError("tls holds no cert_file", hint="give the certificate that the port is to show")
         return None
     return TlsFiles(section.client_ca_file, section.cert_file, section.key_file)

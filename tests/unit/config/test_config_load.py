@@ -144,9 +144,10 @@ def test_a_section_of_a_later_release_is_an_error_not_a_dead_setting(tmp_path: P
 
 @pytest.mark.parametrize("key", sorted(name for name in all_keys() if "." in name and name != "policy.name"))
 def test_a_slip_of_one_letter_in_any_key_is_told_from_it(tmp_path: Path, key: str) -> None:
-    section, _, name = key.partition(".")
+    section, _, name = key.rpartition(".")
     slip = name[:-1] + "x"
-    text = error_of(write(tmp_path, f"{section}: {{{slip}: 1}}\n"))
+    opened = section.replace(".", ": {")
+    text = error_of(write(tmp_path, f"{opened}: {{{slip}: 1}}{'}' * section.count('.')}\n"))
     assert f"unknown key '{section}.{slip}', did you mean {name}?" in text
 
 
