@@ -58,6 +58,20 @@ async def test_all_dead_is_said_at_once_and_with_a_time_to_come_back() -> None:
         assert (await poise.ask(PLAIN)).status == 200
 
 
+async def test_those_who_wait_for_room_are_told_when_the_last_replica_dies() -> None:
+    async with ScriptedReplica(engine(hangs)) as only, gateway(only, health=OFTEN, caps=1) as poise:
+        replica = poise.replica("r1")
+        await until(lambda: replica.condition.seen, "a probe")
+        callers = [await poise.client() for _ in range(4)]
+        for caller in callers:
+            await caller.send(PLAIN)
+        await until(lambda: poise.counters.in_flight == 4, "all to be taken up")
+        await only.die()
+        got = [await caller.answer(within_s=2) for caller in callers]
+        assert [one.status for one in got] == [502, 502, 503, 503], "it takes one to find out"
+        assert [one.value("retry-after") for one in got[2:]] == [b"1", b"1"]
+
+
 @pytest.mark.parametrize("how", FAILS)
 async def test_one_request_tries_a_replica_that_failed(how: str) -> None:
     limit = BreakerSettings(failures=2, open_s=0.3)

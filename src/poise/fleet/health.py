@@ -33,7 +33,7 @@ class FleetHealth:
             self._ailing.discard(replica)
             return
         condition = replica.condition
-        was_good = condition.good
+        was_good, was_out = condition.good, condition.out
         condition.judge()
         if condition.good and (began_anew or not was_good):
             replica.recovered_s = now_s
@@ -45,6 +45,8 @@ class FleetHealth:
         if condition.good is not was_good:
             self.spare_the_last()
         self._fleet.fold_availability(replica)
+        if condition.out and not was_out:
+            self._fleet.on_room()  # there is less of it, which those who wait have to hear if none is left
 
     def advance(self, now_s: float) -> None:
         """Let time pass."""

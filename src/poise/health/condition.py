@@ -75,6 +75,8 @@ class Condition:
         """A request sent there has ended."""
         if sign == Sign.DRAINS and self.draining_since_s is None:
             self.draining_since_s = now_s
+        elif sign == Sign.UNREACHABLE and self.probes.answered:
+            self.probes.note(Probe.REFUSED, now_s, None)
         self.breaker.ended(trial, sign, now_s)
 
     def probed(self, probe: int, now_s: float) -> None:

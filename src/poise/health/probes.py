@@ -30,10 +30,12 @@ class Verdict:
 class ProbeHistory:
     """The probes of one replica since the last that was answered."""
 
-    __slots__ = ("_settings", "missed", "verdict")
+    __slots__ = ("_settings", "answered", "missed", "verdict")
 
     def __init__(self, settings: HealthSettings) -> None:
         self._settings = settings
+        self.answered = False
+        """Whether one ever was: only then can the next be expected to say that a dead replica lives."""
         self.missed = 0
         """Probes in a row that were not answered."""
         self.verdict: int = Verdict.WELL
@@ -41,6 +43,7 @@ class ProbeHistory:
     def note(self, probe: int, now_s: float, at_work_s: float | None) -> None:
         """A probe has ended. `at_work_s` is when the replica was last seen to produce output, None if never."""
         if probe == Probe.WELL:
+            self.answered = True
             self.missed = 0
             self.verdict = Verdict.WELL
             return

@@ -225,6 +225,18 @@ def test_dead_is_certain_and_doubted_is_not() -> None:
     assert a.state is ReplicaState.UNHEALTHY
 
 
+@pytest.mark.parametrize("probed", [False, True])
+def test_a_request_that_is_refused_tells_of_a_death_if_a_probe_can_tell_of_life(probed: bool) -> None:
+    fleet = fleet_of("a")
+    (a,) = fleet
+    if probed:
+        fleet.probed(a, Probe.WELL, 0.0)
+    fleet.settle(fleet.dispatch(0, ASKED, 1.0), Outcome.FAILED, 1.0, Sign.UNREACHABLE)
+    assert (a.condition.out, a.available) == (probed, not probed)
+    fleet.probed(a, Probe.WELL, 2.0)
+    assert a.available
+
+
 def test_a_replica_at_work_may_miss_probes() -> None:
     fleet = fleet_of("a", "b")
     a, _ = fleet
