@@ -14,7 +14,7 @@ from support.gateway import Gateway, gateway
 from support.http_bytes import request, to_json
 from support.refusals import error_of
 from support.scripted_replica import Script, ScriptedReplica
-from support.scripts import answers, answers_error, streams
+from support.scripts import answers, answers_error, hangs, resets, streams
 
 
 @asynccontextmanager
@@ -205,3 +205,30 @@ async def test_an_error_of_the_callers_does_not_fall_back() -> None:
     async with serving("a", "b", scripts={"a": answers_error(400)}, names=FALLBACK) as (poise, (_, b)):
         assert (await poise.ask(chat("a"))).status == 400
         assert b.requests == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("refuses", [resets, answers_error(503), streams(CHAT.error_event(503))])
+async def test_when_all_have_refused_another_model_answers(refuses: Script, stream: bool) -> None:
+    scripts = {"a": refuses, "b": refuses, "c": streams() if stream else answers()}
+    async with serving("a", "a", "a", "b", "c", scripts=scripts, names=FALLBACK) as (poise, replicas):
+        got = await poise.ask(chat("gpt-4", stream=stream))
+        assert got.status == 200
+        assert [models_seen(replica) for replica in replicas] == [["a"], ["a"], [], ["b"], ["c"]]
+        assert got.value("x-poise-replica") == b"r5"
+
+
+async def test_when_the_others_refuse_too_the_last_answer_is_passed_on() -> None:
+    scripts = {"a": answers_error(503), "b": answers_error(500, "the last word")}
+    async with serving("a", "b", scripts=scripts, names=FALLBACK) as (poise, _):
+        got = await poise.ask(chat("a"))
+        assert got.status == 500 and error_of(got)["message"] == "the last word"
+
+
+async def test_a_caller_that_leaves_during_a_fallback_is_seen_by_its_replica() -> None:
+    async with serving("a", "b", scripts={"a": resets, "b": hangs}, names=FALLBACK) as (poise, (_, b)):
+        caller = await poise.client()
+        await caller.send(chat("a"))
+        seen = await b.request()
+        caller.close()
+        await seen.wire.wait_closed()

@@ -35,13 +35,16 @@ class Entry:
     A `retry` has waited its turn before: it comes before all others, is always let in and never sheds.
     """
 
-    __slots__ = ("flow", "key", "line", "model", "number", "priority", "retry", "since_s", "tokens", "waiter")
+    __slots__ = (
+        "flow", "key", "line", "line_name", "model", "number", "priority", "retry", "since_s", "tokens", "waiter",
+    )  # fmt: skip
 
     def __init__(
         self, waiter: Waiter, *, model: str | None, priority: int, key: str | None, tokens: int, retry: bool = False
     ) -> None:
         self.waiter = waiter
         self.model = model
+        self.line_name = model
         self.priority = priority
         self.key = key
         self.tokens = tokens
@@ -53,6 +56,10 @@ class Entry:
         self.line: Line | None = None
         """Where it waits, None if it does not."""
         self.flow: Flow | None = None
+
+    def wait_at(self, replica: str) -> None:
+        """It waits for this replica alone, in a line of its own: others of its model need not wait behind it."""
+        self.line_name = f"{self.model or ''} at {replica}"
 
 
 class Flow:
@@ -173,9 +180,9 @@ class CentralQueue:
             if loser is None:
                 return entry
             self.remove(loser)
-        line = self._lines.get(entry.model)
+        line = self._lines.get(entry.line_name)
         if line is None:
-            line = self._lines[entry.model] = Line(entry.model, self._clock, now_s)
+            line = self._lines[entry.line_name] = Line(entry.line_name, self._clock, now_s)
         self._numbers += 1
         entry.number, entry.since_s, entry.line = self._numbers, now_s, line
         if entry.retry:
@@ -202,7 +209,7 @@ class CentralQueue:
         self.length -= 1
         line.length -= 1
         if not line.length:
-            del self._lines[entry.model]
+            del self._lines[entry.line_name]
 
     def let_through(self, now_s: float) -> list[Entry]:
         """Ask those whose turn it is until in every line somebody has to wait on. Returns who went on, in order."""
@@ -237,7 +244,7 @@ class CentralQueue:
 
     def _waiting_like(self, newcomer: Entry) -> int:
         """How many wait in the flow that `newcomer` would join."""
-        line = self._lines.get(newcomer.model)
+        line = self._lines.get(newcomer.line_name)
         level = line.levels.get(newcomer.priority) if line is not None else None
         flow = level.flows.get(newcomer.key) if level is not None else None
         return len(flow.entries) if flow is not None else 0

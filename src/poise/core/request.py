@@ -12,6 +12,7 @@ class RequestFacts(msgspec.Struct, frozen=True, gc=False):
     `prompt_tokens` is an estimate from the prompt's bytes (4 bytes a token is the field's usual figure), 0 if the body
     is opaque.
     `output_tokens` is the caller's own limit, None if it gave none.
+    `previous_response` is the id of the stored response that the request goes on from.
     """
 
     model: str | None = None
@@ -19,6 +20,7 @@ class RequestFacts(msgspec.Struct, frozen=True, gc=False):
     session: int | None = None
     prompt_tokens: int = 0
     output_tokens: int | None = None
+    previous_response: str | None = None
 
 
 class Outcome(StrEnum):

@@ -7,7 +7,7 @@ exchange what the bytes say; the exchange decides what becomes of the request.
 from typing import TYPE_CHECKING
 
 from poise.proxy.retry import ABORTED, LOST, Failure
-from poise.wire.answers import RefusedInStream, first_verdict, plain_verdict
+from poise.wire.answers import RefusedInStream, created_response_id, first_verdict, plain_verdict, response_id
 from poise.wire.http import AnswerHead
 from poise.wire.sse import EventCutter
 from poise.wire.stream_end import Fault, StreamEnd, StreamEndWatch, done_offset
@@ -70,6 +70,8 @@ class PlainAnswer:
             if broken_off:
                 exchange.attempt_failed(ABORTED)
                 return
+            if exchange.makes_responses:
+                exchange.remember(response_id(body))
         self._commit(body, whole=True)
         exchange.complete(self._status)
 
@@ -152,6 +154,8 @@ class StreamAnswer:
             return
         held = self._held[0] if len(self._held) == 1 else b"".join(self._held)
         self._held.clear()
+        if self._exchange.makes_responses:
+            self._exchange.remember(created_response_id(held))
         self.committed = True
         head = self._head
         self._exchange.first_output(head.status)

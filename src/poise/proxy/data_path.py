@@ -24,6 +24,7 @@ from poise.proxy.trail import Trails
 from poise.proxy.waiting import WaitingLines
 from poise.proxy.write_batch import WriteBatch
 from poise.routing.model_names import NO_NAMES
+from poise.routing.response_homes import ResponseHomes
 
 if TYPE_CHECKING:
     from poise.admission.keys import KeyRing
@@ -69,6 +70,7 @@ class DataPath:
         """What callers may call the models; may be replaced at any time."""
         self.random = Random()
         self.counters = Counters()
+        self.homes = ResponseHomes()
         self.keyed = KeyedRequests(self, IdempotencyStore(settings.idempotency))
         self.trails = Trails(settings.decisions_kept)
         self.waiting = WaitingLines(fleet, self.counters, settings.limits)

@@ -10,7 +10,7 @@ from poise.fleet.fleet import expected_tokens
 from poise.proxy.answer import PlainAnswer, StreamAnswer
 from poise.proxy.attempt import Attempt
 from poise.proxy.ended import note_end
-from poise.proxy.placing import may_be_tried, place
+from poise.proxy.placing import Search
 from poise.proxy.request_log import RequestLine
 from poise.proxy.retry import MALFORMED, STALE, STOPPED, TIMED_OUT, Failure, FailureKind, sign_of_error
 from poise.proxy.stage import Stage
@@ -39,8 +39,8 @@ class Exchange:
     """
 
     __slots__ = (
-        "_attempt", "_attempts", "_client", "_entry", "_facts", "_first_output_s", "_kept", "_last_refusal", "_path",
-        "_queue_s", "_quiet_since_s", "_request", "_started_s", "_trail", "_tried", "active", "answer", "out",
+        "_attempt", "_client", "_entry", "_first_output_s", "_kept", "_last_refusal", "_path", "_queue_s",
+        "_quiet_since_s", "_request", "_search", "_started_s", "_trail", "active", "answer", "makes_responses", "out",
         "request_generates", "stage", "usage",
     )  # fmt: skip
 
@@ -49,18 +49,17 @@ class Exchange:
         self._path = path
         self._client = client
         self._request = request
-        self._facts = facts
+        self._search = Search(path, client, request, facts)
         self.out = client.out
         """Where the answer is written."""
         self.request_generates = request.route.generates
+        self.makes_responses = request.route.makes_responses
         self.stage: int = Stage.WAITING
         self.answer: PlainAnswer | StreamAnswer | None = None
         self.usage: Usage | None = None
         self.active = False
         """Set by the answer whenever bytes arrive, cleared by `tick`."""
         self._attempt: Attempt | None = None
-        self._attempts = 0
-        self._tried: tuple[Replica, ...] = ()
         self._kept: tuple[PlainAnswer, Attempt] | None = None
         """A replica's own 5xx: passed on if nobody does better."""
         self._last_refusal: Refusal | None = None
@@ -78,8 +77,8 @@ class Exchange:
         """Place the request for the first time."""
         self._path.counters.in_flight += 1
         self._path.retries.request(self._started_s)
-        self._trail = self._path.trails.begin(self._request, self._facts, self._started_s)
-        if self._path.waiting.must_wait(self._facts.model):
+        self._trail = self._path.trails.begin(self._request, self._search.facts, self._started_s)
+        if self._path.waiting.must_wait(self._search.facts.model):
             self._wait()
         else:
             self._place()
@@ -91,7 +90,7 @@ class Exchange:
     def take_turn(self) -> bool:
         """Send the request if a replica has room. Returns whether there is nothing to wait for, so or because it is
         refused."""
-        placed = place(self._path, self._facts, self._tried, self._trail)
+        placed = self._search.place(self._trail)
         if placed is None:
             return False
         if isinstance(placed, Refusal):
@@ -99,10 +98,8 @@ class Exchange:
         else:
             now_s = monotonic()
             self._entry = None
-            if self._attempts == 0:
+            if self._queue_s is None:
                 self._queue_s = now_s - self._started_s
-            self._attempts += 1
-            self._tried += (placed.replica,)
             self._send_to(placed.replica, placed.reason, now_s)
         return True
 
@@ -112,18 +109,20 @@ class Exchange:
             self._refuse(refusal)
 
     def _wait(self) -> None:
-        request, facts = self._request, self._facts
+        request, facts, home = self._request, self._search.facts, self._search.home
         self.stage = Stage.WAITING
         self._entry = entry = Entry(
             self, model=facts.model, priority=request.priority, key=request.key_name, tokens=expected_tokens(facts),
-            retry=self._attempts > 0,
+            retry=self._search.attempts > 0,
         )  # fmt: skip
+        if home is not None:
+            entry.wait_at(home.name)
         refusal = self._path.waiting.enter(entry)
         if refusal is not None:
             self._refuse(refusal)
 
     def _send_to(self, replica: "Replica", reason: str, now_s: float, *, fresh: bool = False) -> None:
-        ticket = self._path.fleet.dispatch(replica.slot, self._facts, now_s)
+        ticket = self._path.fleet.dispatch(replica.slot, self._search.facts, now_s)
         self._attempt = attempt = Attempt(self._path, self, self._request, ticket, reason)
         if self._trail is not None:
             attempt.trace_headers = self._trail.sent()
@@ -185,7 +184,7 @@ class Exchange:
             self._trail.failed(FailureKind.REFUSED)
         outcome = Outcome.FAILED if refused.status >= 500 else Outcome.CALLER_ERROR
         self._settle(outcome)
-        if refused.status >= 500 and self._may_retry(FailureKind.REFUSED):
+        if refused.status >= 500 and self._search.may_go_on(FailureKind.REFUSED):
             self._place()
             return
         if self.out.begun:
@@ -218,20 +217,10 @@ class Exchange:
             return
         self._note(failure.sign)
         self._settle(Outcome.FAILED)  # first, as it may leave another replica the best there is
-        if self._may_retry(failure.kind):
+        if self._search.may_go_on(failure.kind):
             self._place()
         else:
             self._refuse(failure.refusal)
-
-    def _may_retry(self, kind: FailureKind) -> bool:
-        if self._attempts >= self._path.settings.retry.attempts:
-            return False
-        if not may_be_tried(self._path, self._facts, self._tried):
-            return False
-        if not self._path.retries.allows(monotonic()):
-            return False
-        self._path.counters.retries[kind] += 1
-        return True
 
     # -- the caller's side
 
@@ -243,12 +232,17 @@ class Exchange:
         self._first_output_s = first_output_s = now_s - self._started_s
         route = self._request.route
         if status < 400 and route is not None and route.timed:
-            self._path.counters.times.of(self._facts.model).first_output_s.observe(first_output_s)
+            self._path.counters.times.of(self._search.facts.model).first_output_s.observe(first_output_s)
             if self._attempt is not None:
                 self._attempt.first_output(now_s)
         if self._trail is not None:
             self._trail.first_output(now_s)
         self._client.release_body(self._request)
+
+    def remember(self, response_id: str | None) -> None:
+        """The replica may have stored the answer, under this id."""
+        if response_id is not None and self._attempt is not None:
+            self._path.homes.learn(response_id, self._attempt.replica.name, monotonic())
 
     def tunnel_ended(self) -> None:
         """One side of a tunnel has ended, and the other with it. Said once by each side."""
@@ -336,7 +330,7 @@ class Exchange:
     def _hold_if_quiet(self, now_s: float) -> None:
         """Show a streaming caller, who has heard nothing for long, and whatever is between, that it is waited for."""
         quiet = now_s - self._quiet_since_s > self._path.settings.timeouts.hold_s
-        if quiet and self._facts.stream and self.request_generates:
+        if quiet and self._search.facts.stream and self.request_generates:
             self._quiet_since_s = now_s
             if not isinstance(self.answer, PlainAnswer):
                 self.out.stream_head(200, [b"content-type", b": ", b"text/event-stream; charset=utf-8", b"\r\n"])
@@ -357,7 +351,7 @@ class Exchange:
             self.out.end()
         else:
             self.out.refusal(refusal)
-        self._end(Outcome.FAILED if self._attempts else Outcome.REFUSED, refusal.status, error=refusal.code)
+        self._end(Outcome.FAILED if self._search.attempts else Outcome.REFUSED, refusal.status, error=refusal.code)
 
     def _let_go(self) -> None:
         if self._attempt is not None:
@@ -391,10 +385,10 @@ class Exchange:
         self._client.exchange_ended(request)
 
     def _line(self, route: "Route", outcome: Outcome, status: int, error: str | None) -> RequestLine:
-        request, facts = self._request, self._facts
+        request, facts = self._request, self._search.facts
         prompt_tokens, output_tokens, cached_tokens = self.usage or (None, None, None)
         return RequestLine(
             request.request_id.decode(), route.name, outcome, status, self.out.replica, self.out.reason or None,
-            self._attempts, facts.model, facts.stream, request.key_name, self._queue_s, self._first_output_s,
+            self._search.attempts, facts.model, facts.stream, request.key_name, self._queue_s, self._first_output_s,
             monotonic() - self._started_s, prompt_tokens, cached_tokens, output_tokens, error, request.asked_model,
         )  # fmt: skip

@@ -12,6 +12,7 @@ from poise.proxy.naming import model_in_form, settle_model
 from poise.wire.facts import facts_from_json, facts_without_json
 
 if TYPE_CHECKING:
+    from poise.fleet.replica import Replica
     from poise.proxy.client import ClientConnection
     from poise.proxy.data_path import DataPath
     from poise.proxy.request import IncomingRequest
@@ -34,7 +35,17 @@ def check_request(path: "DataPath", client: "ClientConnection", request: "Incomi
     settled = settle_model(path, client, request, facts) if facts.model else facts
     if isinstance(settled, Refusal):
         return settled
+    if request.route.is_stored:
+        request.home = _home(path, request.path.split(b"/")[3].decode())
+    elif facts.previous_response:
+        request.home = _home(path, facts.previous_response)
     return _turned_away(path, request, settled) or settled
+
+
+def _home(path: "DataPath", response_id: str) -> "Replica | None":
+    """The replica that has stored the response of this id."""
+    name = path.homes.find(response_id, monotonic())
+    return None if name is None else path.fleet.named(name)
 
 
 def _turned_away(path: "DataPath", request: "IncomingRequest", facts: RequestFacts) -> Refusal | None:

@@ -9,7 +9,7 @@ from poise.core.request import RequestFacts
 from poise.wire.model_field import find_in_form, replace_in_form, replace_in_json
 
 if TYPE_CHECKING:
-    from poise.proxy.client import ClientConnection
+    from poise.proxy.caller import Caller
     from poise.proxy.data_path import DataPath
     from poise.proxy.request import IncomingRequest
 
@@ -22,7 +22,7 @@ NAME_NOT_FOUND = Refusal(
 
 
 def settle_model(
-    path: "DataPath", client: "ClientConnection", request: "IncomingRequest", facts: RequestFacts
+    path: "DataPath", client: "Caller", request: "IncomingRequest", facts: RequestFacts
 ) -> RequestFacts | Refusal:
     """The facts with the model that is meant, which the body then names; or why the request is not placed."""
     asked = facts.model
@@ -31,17 +31,28 @@ def settle_model(
     model = _choose_model(path, meant)
     if model is None:
         return _unknown_model(path, asked)
+    others = path.names.fallbacks(meant)
+    request.fallbacks = others[others.index(model) + 1 :] if model in others else others
+    if model != meant:
+        turned = turn_to(path, client, request, meant, model)
+    else:
+        turned = model == asked or _rename(client, request, model)
+    if not turned:
+        return NAME_NOT_FOUND
     if model == asked:
         return facts
-    body = body_for_model(request, model)
-    if body is None:
-        return NAME_NOT_FOUND
-    client.change_body(request, body)
     request.asked_model = asked
-    if model != meant:
-        request.fallback_note = f", fallback to {model}"
-        path.counters.fallbacks[meant, model] += 1
     return replace(facts, model=model)
+
+
+def turn_to(path: "DataPath", caller: "Caller", request: "IncomingRequest", model: str | None, other: str) -> bool:
+    """Let `other` answer instead of `model`. Returns whether the body could be made to name it."""
+    if not _rename(caller, request, other):
+        return False
+    request.asked_model = request.asked_model or model
+    request.fallback_note = f", fallback to {other}"
+    path.counters.fallbacks[model or "", other] += 1
+    return True
 
 
 def _choose_model(path: "DataPath", model: str) -> str | None:
@@ -56,12 +67,17 @@ def _choose_model(path: "DataPath", model: str) -> str | None:
     return next(iter([candidate for candidate in models if path.fleet.may_serve(candidate)]), None)
 
 
-def body_for_model(request: "IncomingRequest", model: str) -> bytes | None:
-    """The body of `request` with `model` as its model and all else as it is, None if it names none to be replaced."""
+def _rename(caller: "Caller", request: "IncomingRequest", model: str) -> bool:
+    """Let the body name `model`, with all else as it is. False if it names none that could be replaced."""
     assert request.route is not None
     if request.route.reads_json:
-        return replace_in_json(request.body, model)
-    return replace_in_form(request.body, request.header(b"content-type") or b"", model)
+        body = replace_in_json(request.body, model)
+    else:
+        body = replace_in_form(request.body, request.header(b"content-type") or b"", model)
+    if body is None:
+        return False
+    caller.change_body(request, body)
+    return True
 
 
 def model_in_form(request: "IncomingRequest") -> str | None:

@@ -70,6 +70,7 @@ _HOST_BYTES = bytes({*b"-.:[]%_~!$&'()*+;="} | {*range(48, 58), *range(65, 91), 
 if TYPE_CHECKING:
     from poise.admission.idempotency import Execution
     from poise.core.errors import Refusal
+    from poise.fleet.replica import Replica
     from poise.proxy.local import LocalAnswer
 
 KEY_PARAMETERS = frozenset({b"api_key", b"api-key", b"apikey", b"access_token"})
@@ -84,9 +85,9 @@ class IncomingRequest:
 
     __slots__ = (
         "_session_rank", "_user_rank", "asked_model", "body", "charged_tokens", "coding", "connection", "credentials",
-        "declared_bytes", "encoded", "execution", "expects_continue", "fallback_note", "head", "hosts", "http10",
-        "idempotency_key", "keep_alive", "key", "key_use", "method", "origin", "own_answer", "path", "priority",
-        "priority_header", "rank", "request_id", "route", "session_key", "target", "upgrade", "user_key",
+        "declared_bytes", "encoded", "execution", "expects_continue", "fallback_note", "fallbacks", "head", "home",
+        "hosts", "http10", "idempotency_key", "keep_alive", "key", "key_use", "method", "origin", "own_answer", "path",
+        "priority", "priority_header", "rank", "request_id", "route", "session_key", "target", "upgrade", "user_key",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -97,10 +98,6 @@ class IncomingRequest:
         self.head: list[bytes] = []
         """Headers to send on, flat: name, `: `, value, line end."""
         self.body = b""
-        self.asked_model: str | None = None
-        """The name that the caller gave the model, if the body names another one now."""
-        self.fallback_note = ""
-        """Added to the reason for choosing a replica, if another model answers instead."""
         self.own_answer: LocalAnswer | Refusal | None = None
         """The gateway's own answer, None if the request is for a replica."""
         self.hosts = 0
@@ -121,8 +118,6 @@ class IncomingRequest:
         self.origin: bytes | None = None
         self.encoded = False
         self.idempotency_key: bytes | None = None
-        self.execution: Execution | None = None
-        """What is kept of it under its idempotency key, None for a request that has none."""
         self.expects_continue = False
         self.http10 = False
         self.keep_alive = True
@@ -130,6 +125,20 @@ class IncomingRequest:
         self.user_key: bytes | None = None
         self._session_rank = len(SESSION_HEADERS)
         self._user_rank = len(USER_HEADERS)
+        self._read_whole()
+
+    def _read_whole(self) -> None:
+        """What is found out when all of it is there."""
+        self.asked_model: str | None = None
+        """The name that the caller gave the model, if the body names another one now."""
+        self.fallbacks: tuple[str, ...] = ()
+        """Models that may answer instead, those not yet tried."""
+        self.fallback_note = ""
+        """Added to the reason for choosing a replica, if another model answers instead."""
+        self.home: Replica | None = None
+        """The replica that has stored the response which the request is about."""
+        self.execution: Execution | None = None
+        """What is kept of it under its idempotency key, None for a request that has none."""
 
     def add_header(self, name: bytes, value: bytes) -> None:
         """Take one header as the parser gives it."""

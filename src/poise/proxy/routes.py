@@ -24,6 +24,11 @@ class Route:
     stream_end: StreamEnd = StreamEnd.ANY
 
     @property
+    def makes_responses(self) -> bool:
+        """Whether an engine may store the answer, to go on from it later."""
+        return self.stream_end is StreamEnd.RESPONSE_COMPLETED
+
+    @property
     def is_stored(self) -> bool:
         """Whether it is about an answer that an engine has stored, so that it names no model."""
         return self.name == "responses" and not self.reads_json

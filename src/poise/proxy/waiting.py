@@ -74,8 +74,8 @@ class WaitingLines:
     def turned_away(self, entry: Entry, code: str, reason: str) -> Refusal:
         """What the caller of `entry`, which does not wait, is told: when to come back, and whose fault it is."""
         pool = self._fleet.pool(entry.model)
-        ahead = self.queue.ahead(entry.model, entry.priority, entry.key)
-        wait_s = retry_after_s(ahead, self._rate_per_s(entry.model, pool))
+        ahead = self.queue.ahead(entry.line_name, entry.priority, entry.key)
+        wait_s = retry_after_s(ahead, self._rate_per_s(entry.line_name, pool))
         if any(replica.full or replica.available for replica in pool.replicas):
             return Refusal(429, code, f"all replicas are busy: {reason}", "gateway", wait_s)
         return Refusal(503, "no_replica", f"no replica can take requests: {reason}", "gateway", wait_s)

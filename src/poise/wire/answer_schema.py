@@ -48,6 +48,18 @@ class PlainBody(msgspec.Struct):
     stop_reason: str | None = None
 
 
+class Identified(msgspec.Struct):
+    """A response of the responses API."""
+
+    id: str
+
+
+class CreatedEvent(msgspec.Struct):
+    """The event that says that a response has been created."""
+
+    response: Identified
+
+
 class InnerResponse(msgspec.Struct):
     """The response inside an event of the responses API."""
 
@@ -64,5 +76,7 @@ class UsageEvent(msgspec.Struct):
 decode_event = msgspec.json.Decoder(Event).decode
 decode_error = msgspec.json.Decoder(ErrorBody).decode
 decode_plain = msgspec.json.Decoder(PlainBody).decode
+decode_identified = msgspec.json.Decoder(Identified).decode
+decode_created = msgspec.json.Decoder(CreatedEvent).decode
 decode_usage = msgspec.json.Decoder(UsageEvent).decode
 decode_details = msgspec.json.Decoder(PromptDetails).decode

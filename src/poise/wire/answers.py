@@ -11,9 +11,11 @@ import msgspec
 from poise.wire.answer_schema import (
     Event,
     TokenUsage,
+    decode_created,
     decode_details,
     decode_error,
     decode_event,
+    decode_identified,
     decode_plain,
     decode_usage,
 )
@@ -106,6 +108,25 @@ def plain_verdict(body: bytes) -> tuple[bool, Usage | None]:
         return b'"abort"' in body and _broken_off(body), counts
     except UNREADABLE:
         return False, None
+
+
+def response_id(body: bytes) -> str | None:
+    """The id of a plain answer of the responses API."""
+    try:
+        return decode_identified(body).id
+    except UNREADABLE:
+        return None
+
+
+def created_response_id(block: bytes) -> str | None:
+    """The id of the response that a block of complete events begins with."""
+    for _, data in event_lines(block):
+        if b"response.created" in data:
+            try:
+                return decode_created(data).response.id
+            except UNREADABLE:
+                return None
+    return None
 
 
 def _broken_off(body: bytes) -> bool:

@@ -62,6 +62,7 @@ class Body(msgspec.Struct, gc=False):
     prompt_cache_key: Raw = ABSENT
     session_id: Raw = ABSENT
     user: Raw = ABSENT
+    previous_response_id: str | None = None
 
 
 FIELD_DECODERS: dict[str, Any] = {f.name: msgspec.json.Decoder(f.type) for f in msgspec.structs.fields(Body)}

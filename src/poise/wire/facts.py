@@ -73,7 +73,7 @@ def facts_from_json(body: bytes, session_key: bytes | None, user_key: bytes | No
     model = fields.model
     if model is not None and len(model) > MODEL_NAME_CHARS:
         model = model[:MODEL_NAME_CHARS] + "\N{HORIZONTAL ELLIPSIS}"
-    return RequestFacts(model or None, fields.stream is True, session, tokens, limit)
+    return RequestFacts(model or None, fields.stream is True, session, tokens, limit, fields.previous_response_id)
 
 
 def facts_without_json(session_key: bytes | None, model: str | None = None) -> RequestFacts:
