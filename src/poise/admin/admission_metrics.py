@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from poise.admin.exposition import Family, Kind, Sample
+from poise.admin.exposition import Family, Kind, Sample, escaped
 from poise.admission.key_limits import KeyLimits, KeyUse
 from poise.admission.queue import CentralQueue
 
@@ -10,7 +10,9 @@ Read = Callable[[CentralQueue, KeyLimits], Iterable[Sample]]
 
 
 def _key(name: str, kind: Kind, text: str, read: Callable[[KeyUse], float]) -> tuple[Family, Read]:
-    return Family(name, kind, text, ("key",)), lambda queue, keys: [((use.key.name,), read(use)) for use in keys.all()]
+    return Family(name, kind, text, ("key",)), lambda queue, keys: [
+        ((escaped(use.key.name),), read(use)) for use in keys.all()
+    ]
 
 
 def _lengths(queue: CentralQueue, keys: KeyLimits) -> Iterable[Sample]:
@@ -19,7 +21,7 @@ def _lengths(queue: CentralQueue, keys: KeyLimits) -> Iterable[Sample]:
 
 
 def _refusals(queue: CentralQueue, keys: KeyLimits) -> Iterable[Sample]:
-    return [((use.key.name, code), count) for use in keys.all() for code, count in use.refusals.items()]
+    return [((escaped(use.key.name), code), count) for use in keys.all() for code, count in use.refusals.items()]
 
 
 ADMISSION_EXPORTS: tuple[tuple[Family, Read], ...] = (

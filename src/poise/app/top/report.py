@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from poise.wire.prometheus import parse_labels, parse_value, sample_pattern
 
 _PREFIX = "poise_"
-_GAUGES = ("in_flight", "client_connections", "comfort_band_replicas_ratio", "kv_usage_spread_ratio")
+_GAUGES = ("in_flight", "queue_length", "client_connections", "comfort_band_replicas_ratio", "kv_usage_spread_ratio")
 _FIRST_OUTPUT, _END_TO_END = "first_output_seconds_bucket", "end_to_end_seconds_bucket"
 _PATTERN = sample_pattern(
     f"{_PREFIX}{name}" for name in ("info", "requests_total", "retries_total", _FIRST_OUTPUT, _END_TO_END, *_GAUGES)
@@ -63,7 +63,7 @@ def _take(look: Look, name: str, labels: Mapping[str, str], value: float) -> Non
         bound = float(labels["le"])
         buckets[bound] = buckets.get(bound, 0.0) + value
     else:
-        look.gauges[name] = value
+        look.gauges[name] = look.gauges.get(name, 0.0) + value
 
 
 def report(before: Look, now: Look) -> dict[str, Any]:

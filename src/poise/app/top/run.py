@@ -76,7 +76,8 @@ def gateway_lines(gateway: dict[str, Any]) -> str:
     return (
         f"poise {gateway['version']}, {gateway['policy']}: {gateway['requests_per_s']:.1f} requests/s, "
         f"{gateway['errors_per_s']:.1f} errors/s, {gateway['retries_per_s']:.1f} retries/s, "
-        f"{shown.number(gateway['in_flight'])} open\n"
+        f"{shown.number(gateway['in_flight'])} open, "
+        f"{shown.number(gateway['queue_length'])} queued\n"
         f"TTFT p50 {seconds(gateway['first_output_p50_s'])} p99 {seconds(gateway['first_output_p99_s'])}, "
         f"E2E p50 {seconds(gateway['end_to_end_p50_s'])} p99 {seconds(gateway['end_to_end_p99_s'])}, "
         f"in comfort {percent(gateway['comfort_band_replicas_ratio'])}, "
