@@ -63,6 +63,39 @@ async def test_a_cap_holds_at_every_instant_and_everybody_is_answered() -> None:
             assert poise.counters.queue_wait_s.count > 50
 
 
+async def test_an_automatic_cap_holds_in_tokens_and_lets_the_largest_through_alone() -> None:
+    gate, held, largest_alone = Gate(), 0, []
+
+    async def script(exchange: Exchange) -> None:
+        nonlocal held
+        tokens = json.loads(exchange.body)["tokens"]
+        held += tokens
+        assert held <= 800 or exchange.active == 1, "0.8 of 1000, or one alone"
+        if tokens > 800:
+            largest_alone.append(exchange.active == 1)
+        await gate(exchange)
+        held -= tokens
+
+    def sized(tokens: int) -> bytes:
+        message = {"role": "user", "content": "x" * 4 * (tokens - 64)}
+        return request(
+            body=json.dumps({"model": "m", "messages": [message], "max_tokens": 64, "tokens": tokens}).encode()
+        )
+
+    async with ScriptedReplica(script) as replica, gateway(replica, caps="auto") as poise:
+        (r1,) = poise.fleet
+        poise.fleet.scrape_began(r1)
+        poise.fleet.scraped(r1, LoadReading(kv_capacity_tokens=1000), asyncio.get_running_loop().time())
+        sizes = [300, 300, 100, 900, 100, 500, 200, 1500, 64]
+        callers = await sent(poise, *map(sized, sizes))
+        assert waiting(poise) == 6, "nobody passes the one that needs the replica to itself"
+        for count in range(len(sizes)):
+            gate.let_go()
+            await until(lambda count=count: sum(poise.outcomes.values()) > count, "one to be answered")
+        assert [(await caller.answer()).status for caller in callers] == [200] * len(sizes)
+        assert largest_alone == [True, True]
+
+
 async def test_those_who_wait_go_in_order_and_a_newcomer_does_not_overtake() -> None:
     gate = Gate()
     async with ScriptedReplica(gate) as replica, gateway(replica, caps=2) as poise:

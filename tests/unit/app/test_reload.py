@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from poise.app.reload import Reloader
+from poise.app.reload import KeysReloader, Reloader
 from poise.config.changes import APPLIED, needs_restart
 from poise.config.keys import all_keys
 from poise.config.load import ConfigInputs, load_config
@@ -113,3 +113,24 @@ def test_what_needs_a_restart_is_named() -> None:
 def test_only_keys_that_there_are_take_effect_while_the_gateway_runs() -> None:
     for applied in APPLIED:
         assert any(name == applied or name.startswith(f"{applied}.") for name in all_keys()), applied
+
+
+@pytest.mark.parametrize("bad", ["", "keys: []", "keys: [{name: a}]", "keys: [{name: a, key: sk-secret, models: 5}]"])
+def test_a_bad_keys_file_is_refused_once_without_showing_it_and_a_good_one_is_applied(tmp_path: Path, bad: str) -> None:
+    path, applied = tmp_path / "keys.yaml", []
+    path.write_text("keys: [{name: a, key: sk-a}]")
+    reloader = KeysReloader(str(path), lambda keys: applied.append([key.name for key in keys]))
+    with capture_logs() as lines:
+        path.write_text(bad)
+        for _ in range(5):
+            reloader.look()
+        assert applied == []
+        (line,) = lines
+        assert (line["log_level"], line["event"]) == ("error", "keys file refused, the keys stay as they are")
+        assert line["hint"] and "sk-secret" not in str(line)
+        path.write_text("keys: [{name: b, key: sk-b}, {name: c, key: sk-c}]")
+        for _ in range(5):
+            reloader.look()
+        path.unlink()
+        reloader.reload()
+    assert applied == [["b", "c"]]

@@ -2,6 +2,9 @@
 
 from dataclasses import replace
 
+import pytest
+from pydantic import ValidationError
+
 from poise.config.load import load_config
 from poise.config.parts import data_path_settings, key_ring, model_names, replica_specs, telemetry_settings
 from poise.config.settings import Settings
@@ -63,3 +66,17 @@ def test_replicas_become_specs() -> None:
         ReplicaSpec("r1", ReplicaAddress("b", 443, tls=True)),
         ReplicaSpec("x", ReplicaAddress("a", 8000, rank=2), "m", (0, 1), "http://g/metrics", {"bucket": "long"}),
     ]
+
+
+@pytest.mark.parametrize("most", [None, 1, 8, "auto"])
+def test_caps_reach_the_replicas(most: object) -> None:
+    settings = Settings.model_validate({"replicas": [{"url": "http://a:1", "max_concurrency": most}]})
+    assert replica_specs(settings, {})[0].max_concurrency == most
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "8", "Auto", "", []])
+def test_a_wrong_cap_is_told_once_with_what_is_right(wrong: object) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Settings.model_validate({"replicas": [{"url": "http://a:1", "max_concurrency": wrong}]})
+    (error,) = caught.value.errors()
+    assert error["ctx"]["hint"] == "it is a whole number from 1, or auto"

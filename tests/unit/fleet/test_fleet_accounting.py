@@ -175,6 +175,7 @@ class FleetMachine(RuleBasedStateMachine):
         for one in [*self.present.values(), *self.left]:
             waiting = [charge for charge in one.open() if not charge.answered]
             assert one.replica.in_flight == len(one.open())
+            assert one.replica.held_tokens == sum(charge.tokens for charge in one.open())
             assert one.replica.prefill_tokens == sum(charge.facts.prompt_tokens for charge in waiting)
             since_poll = one.replica.since_poll
             assert since_poll.requests == sum(not charge.seen for charge in waiting)
