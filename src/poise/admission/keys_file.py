@@ -10,6 +10,7 @@ import yaml
 from poise.admission.api_key import LEAST_PRIORITY, MOST_PRIORITY, ApiKey
 from poise.admission.keys import KeyRing
 from poise.core.errors import ConfigError
+from poise.core.yaml_text import NOT_YAML, YamlLoader
 
 _HASHED_PREFIX = "sha256:"
 _HASHED = re.compile(r"sha256:[0-9A-Fa-f]{64}")
@@ -40,8 +41,8 @@ def parse_keys(text: str) -> KeyRing:
 
 def _entries(text: str) -> list[object]:
     try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        content = yaml.load(text, Loader=YamlLoader)
+    except NOT_YAML as error:
         mark = getattr(error, "problem_mark", None)
         where = "" if mark is None else f" at line {mark.line + 1}"
         raise ConfigError(f"keys file is not YAML or JSON{where}", hint="check the quotes and the indents") from None

@@ -13,6 +13,7 @@ from poise.config.keys import all_keys
 from poise.config.load import ConfigInputs
 from poise.config.show import show_config
 from poise.core.errors import ConfigError
+from poise.core.yaml_text import NOT_YAML
 
 WORKER_URLS = "--worker-urls"
 
@@ -119,5 +120,5 @@ def _assignment(text: str) -> tuple[str, Any]:
         raise ConfigError(f"--set {text} has no value", hint="write --set key=value, as in --set retry.attempts=3")
     try:
         return key.strip(), yaml.safe_load(value)
-    except (yaml.YAMLError, ValueError):
+    except NOT_YAML:
         raise ConfigError(f"--set {text} holds a value that is not YAML", hint="quote the value") from None

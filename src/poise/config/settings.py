@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_
 
 from poise.config.replica_section import ReplicaSection
 from poise.config.section import Section, problem
+from poise.core.yaml_text import NOT_YAML, YamlLoader
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -91,7 +92,12 @@ class ModelsSection(Section):
     @classmethod
     def _accept_text(cls, value: object) -> object:
         """From the environment a mapping comes as text, `{gpt-4: qwen}`."""
-        return yaml.safe_load(value) if isinstance(value, str) and value.startswith("{") else value
+        if not (isinstance(value, str) and value.startswith("{")):
+            return value
+        try:
+            return yaml.load(value, Loader=YamlLoader)
+        except NOT_YAML:
+            raise problem("is not YAML", "write it as {gpt-4: qwen}, with a blank after each colon") from None
 
 
 class PolicySection(Section):

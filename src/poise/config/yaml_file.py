@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from poise.core.errors import ConfigError
+from poise.core.yaml_text import NOT_YAML, YamlLoader
 
 Path = tuple[str | int, ...]
 """Where a value stands: keys and list positions from the root."""
@@ -24,20 +25,22 @@ class YamlFile:
 def parse_yaml(text: str, name: str) -> YamlFile:
     """Parse a mapping. Raises `ConfigError` for bad syntax, a key given twice, or anything but a mapping."""
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        values = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that does not exist
-        raise _syntax_error(error, name) from None
-    if root is None or values is None:
-        return YamlFile(name, {}, {})
-    if not isinstance(values, dict):
-        raise ConfigError(
-            f"{name} holds a {type(values).__name__}, not keys and values", hint="begin with a line such as port: 8080"
-        )
-    try:
+        loader = YamlLoader(text)
+        root = loader.get_single_node()
+        values = None if root is None else loader.construct_document(root)
+        if root is None or values is None:
+            return YamlFile(name, {}, {})
+        if not isinstance(values, dict):
+            kind = "a list" if isinstance(values, list) else "one value"
+            raise ConfigError(
+                f"{name} holds {kind}, not keys and values",
+                hint="begin with a line such as port: 8080",
+            )
         return YamlFile(name, values, dict(_walk(root, (), name)))
     except RecursionError:
         raise ConfigError(f"{name}: a value holds itself", hint="take out the alias (*)") from None
+    except NOT_YAML as error:
+        raise _syntax_error(error, name) from None
 
 
 def _walk(node: yaml.Node, path: Path, name: str) -> Iterator[tuple[Path, int]]:

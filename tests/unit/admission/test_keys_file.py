@@ -111,7 +111,8 @@ def test_names_and_keys_are_given_once(entries: list[Any], said: str) -> None:
     "text",
     ["", "null", "[]", SECRET, "{}", '{"keys": []}', '{"keys": {}}', '{"keys": null}',
      json.dumps({"keys": [DOCUMENTED], "limits": {}}), f"keys: [{{name: a, key: {SECRET}", f"key: '{SECRET}\n",
-     f"keys:\n- name: a\n   key: {SECRET}", f"\t{SECRET}", f"{SECRET}\x00"],
+     f"keys:\n- name: a\n   key: {SECRET}", f"\t{SECRET}", f"{SECRET}\x00",
+     f"keys: [{{name: a, key: {SECRET}, priority: 2024-13-45}}]", f"keys: {20_000 * '['}{SECRET}"],
 )  # fmt: skip
 def test_other_files_are_refused_without_being_quoted(text: str) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -33,7 +33,13 @@ def test_every_value_has_the_line_on_which_it_begins() -> None:
         ("a: &x [*x]\n", "f.yaml: a value holds itself"),
         ("a: 1\nb:\n  c: 1\n  d: 2\n  c: 3\n", "f.yaml:5: key 'c' is given twice, first on line 3"),
         ("- a\n", "f.yaml holds a list, not keys and values"),
-        ("just text\n", "f.yaml holds a str, not keys and values"),
+        ("just text\n", "f.yaml holds one value, not keys and values"),
+        ("2024-01-01\n", "f.yaml holds one value, not keys and values"),
+        ("? [a]\n: 1\n", "f.yaml:1: "),
+        ("a: " + 20_000 * "[", "f.yaml"),
+        ("a: " + 20_000 * "[" + 20_000 * "]", "f.yaml"),
+        ('a: "\\ud800"\n', "f.yaml"),
+        ("a: \0\n", "f.yaml: "),
     ],
 )
 def test_what_is_not_a_mapping_in_yaml_is_refused(text: str, said: str) -> None:
