@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 
 from poise.config.section import Section, problem, reported
 from poise.core.replica import check_replica_name, parse_replica_url
+from poise.telemetry.watches import page_at
 
 LONGEST_PREFIX = 23
 """Of a replica's name that an IPv6 address is added to."""
@@ -88,4 +89,6 @@ class ReplicaSection(Section):
     def _check_gpu_metrics_url(cls, url: str | None) -> str | None:
         if url is not None and not url.startswith(("http://", "https://")):
             raise problem("is not an http or https address", "write it as http://host:9400/metrics")
+        if url is not None:
+            reported(lambda: page_at(url))
         return url

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
+import structlog
+
 from poise.core.clock import monotonic_s
 from poise.core.errors import ConfigError
 from poise.core.replica import ReplicaAddress
@@ -17,6 +19,8 @@ from poise.telemetry.readers import GPU_METRICS, REPLICA, GpuReader, HealthReade
 from poise.telemetry.settings import TelemetrySettings
 from poise.telemetry.watch import Page, Schedule
 from poise.telemetry.watches import Watches, page_at
+
+log = structlog.get_logger()
 
 MODELS_RETRY_S = 1.0
 """Pause after a look at a model list that failed: an engine that has just started must not wait long for its models."""
@@ -67,11 +71,17 @@ class Poller:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(self._interval_s)
-            self._fleet.advance(self._clock())
-            for replica in self._fleet:
-                self._conditions.report(replica.name, REPLICA, _illness(replica))
-            if self._fleet.generation != self._generation:
-                self._follow_fleet()
+            try:
+                self._look_at_fleet()
+            except Exception:  # all that is known of replicas depends on this loop
+                log.exception("the fleet could not be followed")
+
+    def _look_at_fleet(self) -> None:
+        self._fleet.advance(self._clock())
+        for replica in self._fleet:
+            self._conditions.report(replica.name, REPLICA, _illness(replica))
+        if self._fleet.generation != self._generation:
+            self._follow_fleet()
 
     # -- which pages are watched
 

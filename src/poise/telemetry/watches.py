@@ -1,10 +1,12 @@
 """All watches of one kind: one for each page that some replica names, started and ended as the fleet changes."""
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
+from poise.core.errors import ConfigError
 from poise.core.replica import parse_replica_url, without_secrets
 from poise.core.tasks import TaskGroupOwner
 from poise.fleet.replica import Replica
@@ -67,7 +69,18 @@ class Watches(Generic[ReaderT]):
 
 
 def page_at(url: str) -> Page:
-    """The page at `url`, whose path and query are kept. Raises `ConfigError` if it is no http or https url."""
-    parts = urlsplit(url)
-    address = parse_replica_url(f"{parts.scheme}://{parts.netloc}")
-    return Page(address, (parts.path or "/") + (f"?{parts.query}" if parts.query else ""))
+    """The page at `url`, whose path and query are kept. Raises `ConfigError` that does not show it if it is none."""
+    try:
+        parts = urlsplit(url)
+        address = parse_replica_url(f"{parts.scheme}://{parts.netloc}")
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    except (ValueError, ConfigError):
+        target = ""
+    if not _TARGET.fullmatch(target):
+        raise ConfigError(
+            "is not the address of a page", hint="write it as http://host:9400/metrics, without user and password"
+        )
+    return Page(address, target)
+
+
+_TARGET = re.compile(r"[!-~]+")

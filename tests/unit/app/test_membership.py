@@ -105,6 +105,7 @@ def test_the_configuration_takes_the_place_of_what_was_added_under_its_name_or_a
         ({"url": "ftp://x"}, "url: replica url 'ftp://x' is not an http or https address"),
         ({"url": "http://x:1", "nmae": "x"}, "unknown key 'nmae', did you mean name"),
         ({"name": "x"}, "url is missing"),
+        ({"url": "http://x:1", "gpu_metrics_url": "http://[/x"}, "gpu_metrics_url: is not the address of a page"),
         ([], r"what was given is \[\], should be keys and values"),
         ({"url": 1, "name": "no spaces"}, "2 settings are wrong"),
     ],

@@ -129,6 +129,8 @@ def test_everything_wrong_is_reported_at_once_with_its_place(tmp_path: Path) -> 
         ("fallbacks: {a: [1]}", "models.fallbacks.a[0] is 1"),
         ("fallbacks: {a: [a]}", "models.fallbacks.a names a itself"),
         ("aliases: text", "models.aliases is 'text'"),
+        ("aliases: '{a: ['", "models.aliases: is not YAML"),
+        ("aliases: '{a: 2024-13-45}'", "models.aliases: is not YAML"),
     ],
 )
 def test_wrong_names_of_models_are_told_in_full(tmp_path: Path, models: str, said: str) -> None:
@@ -162,6 +164,10 @@ def test_a_slip_of_one_letter_in_any_key_is_told_from_it(tmp_path: Path, key: st
         ("replicas: ['http://a:80', 'http://a']", "holds the url http://a:80 twice"),
         ("replicas: [{url: 'http://a', name: r2}, 'http://b']", "holds the name r2 twice"),
         ("replicas: [{url: 'http://a', gpu_metrics_url: 'x'}]", "is not an http or https address"),
+        *(
+            (f"replicas: [{{url: 'http://a', gpu_metrics_url: 'http://{rest}'}}]", "is not the address of a page")
+            for rest in ("[/x", "h:99999/x", "user:secret@h/x", "", "h/a b", "h/\N{EN DASH}")
+        ),
         ("replicas: [{name: a}]", "replicas[0].url is missing"),
         ("replicas: [7]", "replicas[0] is 7, should be keys and values"),
         ("port: 8081", "port and admin.port are both 8081"),
@@ -174,7 +180,7 @@ def test_a_value_that_makes_no_sense_is_refused_in_words(tmp_path: Path, yaml: s
     text = error_of(write(tmp_path, yaml + "\n"))
     assert said in text
     assert f"{tmp_path / 'poise.yaml'}:1: " in text or "port and admin.port" in text
-    assert "pydantic" not in text and "Section" not in text
+    assert "pydantic" not in text and "Section" not in text and "secret" not in text
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,8 @@ def test_every_key_is_shown_with_its_source() -> None:
 
 
 def test_credentials_in_a_url_are_masked_and_a_rank_is_not() -> None:
-    replica = {"url": "http://a:1@2", "gpu_metrics_url": "http://user:secret@g:9400/metrics"}
-    shown = show_config(load_config(None, {}, {"replicas": [replica]}))
+    overrides = {"replicas": ["http://a:1@2"], "tracing.endpoint": "http://user:secret@c:4318/x"}
+    shown = show_config(load_config(None, {}, overrides))
     assert "secret" not in shown
-    assert "http://***@g:9400/metrics" in shown
+    assert "http://***@c:4318/x" in shown
     assert "http://a:1@2" in shown
