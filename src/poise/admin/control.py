@@ -1,8 +1,8 @@
 """The part of the admin API that changes the fleet: replicas are added, drained, resumed and removed."""
 
-import json
 from typing import Any, Protocol
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -45,9 +45,10 @@ def control_routes(membership: Membership) -> list[Route]:
     async def add(request: Request) -> Response:
         body = await _small_body(request)
         try:
-            name = membership.add(json.loads(body))
-        except ValueError:
-            return problem(400, "not_json", "the body is not JSON")
+            entry = msgspec.json.decode(body)
+        except (ValueError, RecursionError):
+            return problem(400, "not_json", "the body is not JSON", 'send {"url": "http://host:8000"}')
+        name = membership.add(entry)
         return JSONResponse({"name": name}, 201, headers={"location": f"/api/replicas/{name}"})
 
     async def remove(request: Request) -> Response:
