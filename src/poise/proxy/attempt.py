@@ -128,8 +128,10 @@ class Attempt:
         return progress_at_s is not None and now_s - progress_at_s < seconds
 
     def may_have_been_stale(self, now_s: float) -> bool:
-        """Whether a reused connection that ended silently was closed before the replica saw the request."""
-        return now_s - self.sent_s < STALE_WITHIN_S and self._path.fleet.holds(self.replica)
+        """Whether a reused connection that ended silently was closed before the replica saw the request, which it may
+        be sent again then. A replica that leaves is sent nothing, and may be gone with this request: that is a retry.
+        """
+        return now_s - self.sent_s < STALE_WITHIN_S and not self.replica.leaving
 
     # -- ending
 
