@@ -81,7 +81,7 @@ class Attempt:
         request = self._request
         body = request.body
         connections = connection.connections
-        withheld = connections.has_key or self._path.keys is not None
+        withheld = connections.key is not None or self._path.keys is not None
         target = without_keys(request.target) if withheld and b"?" in request.target else request.target
         parts = [request.method, b" ", connections.base, target, connections.head, *request.head, self.trace_headers]
         parts += (b"x-request-id: ", request.request_id)

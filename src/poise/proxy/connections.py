@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from base64 import b64encode
 from typing import TYPE_CHECKING, cast
 
 from poise.core.dial import Dialer
@@ -33,9 +34,9 @@ class ReplicaConnections:
         "_reuse_s",
         "authority",
         "base",
-        "has_key",
         "has_rank",
         "head",
+        "key",
         "open",
         "tls",
         "writes",
@@ -57,12 +58,19 @@ class ReplicaConnections:
         self.authority = address.authority.encode()
         self.base = address.base.encode()
         """What comes before every target."""
-        self.has_key = address.api_key is not None
-        """Whether requests carry the replica's own key, and so nobody else's."""
-        key = b"" if address.api_key is None else b"authorization: Bearer %b\r\n" % address.api_key.reveal().encode()
+        self.key = None if address.api_key is None else address.api_key.reveal().encode()
+        """The replica's own, which requests then carry, and nobody else's."""
+        key = b"" if self.key is None else b"authorization: Bearer %b\r\n" % self.key
         rank = b"" if address.rank is None else b"x-data-parallel-rank: %d\r\n" % address.rank
         self.head = b" HTTP/1.1\r\nhost: %b\r\n%b%b" % (self.authority, rank, key)
         """What follows method and target in every request to this replica."""
+
+    def masked(self, body: bytes) -> bytes:
+        """What the replica says, without its key: errors like to repeat what they were sent. The length stays."""
+        assert self.key is not None
+        for form in (self.key, b64encode(self.key).rstrip(b"=")):
+            body = body.replace(form, b"*" * len(form))
+        return body
 
     def take(self, now_s: float) -> UpstreamConnection | None:
         """An idle connection that the replica has not closed and will not have closed when the request gets there."""

@@ -50,6 +50,10 @@ UNREACHABLE = Failure(
     Sign.SILENT,
 )
 NOTHING_LISTENS = Failure(UNREACHABLE.kind, UNREACHABLE.refusal, Sign.UNREACHABLE)
+KEY_REFUSED = Failure(
+    FailureKind.REFUSED,
+    Refusal(502, "replica_key_refused", "the replica refused the key that the gateway has for it", "gateway"),
+)
 LOST = Failure(
     FailureKind.LOST,
     Refusal(502, "replica_lost", "the replica ended its answer before it was finished", "replica"),

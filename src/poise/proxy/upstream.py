@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 import httptools
 
 from poise.proxy.answer import StreamAnswer
-from poise.proxy.retry import LOST, MALFORMED, STALE, Failure
+from poise.proxy.retry import KEY_REFUSED, LOST, MALFORMED, STALE, Failure
 from poise.wire.chunks import ChunkWatch
 from poise.wire.http import AnswerHead
 
@@ -70,6 +70,8 @@ class UpstreamConnection:
             self.transport.abort()  # nobody asked: such a connection cannot be trusted with the next request
             return
         self._answered = True
+        if self.connections.key is not None:
+            data = self.connections.masked(data)
         chunks, answer = self._chunks, exchange.answer
         alone = chunks is not None and chunks.is_one_chunk(data)
         if not (alone and isinstance(answer, StreamAnswer) and answer.pass_chunk(data)):
@@ -88,6 +90,9 @@ class UpstreamConnection:
             self._keep_alive = False  # the answer is whole; what follows it is not one
         if (self._head is not None or not self._answer_has_begun) and not self._begin(exchange, data):
             self._fail(MALFORMED)
+            return
+        if self._refused and self.connections.key is not None and self._parser.get_status_code() in (401, 403):
+            self._fail(KEY_REFUSED)  # the gateway's key for the replica, so it is none of the caller's
             return
         answer = exchange.answer
         parts = self._parts
