@@ -69,6 +69,35 @@ async def test_the_same_request_joins_the_first_and_gets_its_answer() -> None:
         assert len(poise.log.lines) == 4
 
 
+async def test_each_who_waited_has_an_outcome_of_its_own() -> None:
+    gate = Gate()
+    async with ScriptedReplica(gate) as replica, gateway(replica) as poise:
+        callers = [await poise.client(f"c{number}") for number in range(3)]
+        for number, caller in enumerate(callers):
+            await caller.send(keyed())
+            await joined(poise, number + 1)
+        callers[1].close()
+        await joined(poise, 2)
+        gate.open.set()
+        for caller in (callers[0], callers[2]):
+            await caller.answer()
+        assert poise.outcomes == {Outcome.COMPLETED: 2, Outcome.CANCELLED: 1}
+        assert len({line.request_id for line in poise.log.lines}) == 3
+
+
+async def test_those_who_joined_what_the_gateway_refuses_are_refused() -> None:
+    async with ScriptedReplica(answers()) as replica, gateway(replica) as poise:
+        (only,) = poise.fleet
+        only.available = False
+        callers = [await poise.client(f"c{number}") for number in range(2)]
+        for number, caller in enumerate(callers):
+            await caller.send(keyed())
+            await joined(poise, number + 1)
+        await poise.data_path.close()
+        assert [(await caller.answer()).status for caller in callers] == [503, 503]
+        assert [line.outcome for line in poise.log.lines] == [Outcome.REFUSED] * 2
+
+
 async def test_the_execution_goes_on_when_its_first_caller_leaves() -> None:
     gate = Gate()
     async with ScriptedReplica(gate) as replica, gateway(replica) as poise:

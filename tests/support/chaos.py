@@ -18,24 +18,38 @@ MODELS = to_json({"object": "list", "data": [{"id": "m", "object": "model"}]})
 
 
 class ChaosRequest:
-    """The request of `seed`: what is sent, what is right to come back, and whether and when its caller hangs up."""
+    """The request of `seed`: what is sent, what is right to come back, and whether and when its caller hangs up.
+
+    Even ones have an idempotency key, and some odd ones are the one before sent again; `origin` is the seed that the
+    replica is shown.
+    """
 
     def __init__(self, seed: int) -> None:
-        random = Random(seed)
+        again = seed % 2 == 1 and Random(seed).random() < 0.2
         self.seed = seed
+        self.origin = seed - 1 if again else seed
+        random = Random(self.origin)
         self.stream = random.random() < 0.6
         self.id = f"chaos-{seed}"
         filler = random.choice(TEXTS) * random.choice((1, 1, 1, 50))
         self.body = to_json(
-            {"model": "m", "stream": self.stream, "seed": seed, "messages": [{"role": "user", "content": filler}]}
+            {
+                "model": "m",
+                "stream": self.stream,
+                "seed": self.origin,
+                "messages": [{"role": "user", "content": filler}],
+            }
         )
         events = [chat_event({"content": random.choice(TEXTS)}) for _ in range(random.randrange(1, 10))]
         self.events = [*events, chat_event({}, "stop"), DONE]
         choice = {"index": 0, "message": {"content": random.choice(TEXTS) * 9}, "finish_reason": "stop"}
-        self.plain = to_json({"id": f"c-{seed}", "object": "chat.completion", "model": "m", "choices": [choice]})
+        self.plain = to_json({"id": f"c-{self.origin}", "object": "chat.completion", "model": "m", "choices": [choice]})
+        self.headers = [("X-Request-Id", self.id), ("Authorization", f"Bearer {random.choice(KEYS)}")]
+        if self.origin % 2 == 0:
+            self.headers.append(("Idempotency-Key", f"key-{self.origin}"))
+        random = Random(-1 - seed)
         self.hangs_up_after_bytes = random.choice((0, 0, 1, 300, 1500)) if random.random() < 0.2 else None
         self.pause_s = random.random() * 0.02
-        self.headers = [("X-Request-Id", self.id), ("Authorization", f"Bearer {random.choice(KEYS)}")]
         if random.random() < 0.2:
             self.headers.append(("X-Poise-Priority", str(random.randrange(-3, 4))))
 
@@ -77,7 +91,7 @@ class ChaosReplica(ScriptedReplica):
         if exchange.target == b"/v1/chat/completions":
             wanted = ChaosRequest(json.loads(exchange.body)["seed"])
             assert exchange.body == wanted.body, f"the request of seed {wanted.seed} was altered"
-            assert exchange.head.value("x-request-id") == wanted.id.encode()
+            assert exchange.head.value("x-request-id") in (wanted.id.encode(), b"chaos-%d" % (wanted.seed + 1))
             self.received[wanted.seed] += 1
             await MODES[self.mode](exchange, wanted, self._random)
         elif self.mode == "frozen":

@@ -54,6 +54,8 @@ class KeyedRequests:
     def ended(self, execution: Execution, outcome: Outcome) -> None:
         """The exchange that carried `execution` out has ended; what it failed at may be tried again."""
         call = self._calls.pop(execution, None)
+        if call is not None:
+            call.outcome = outcome
         answer = None if call is None else call.recorder.kept
         final = outcome is Outcome.COMPLETED
         if answer is not None:
@@ -75,6 +77,9 @@ class SharedCall(Caller):
     ) -> None:
         self._path = path
         self.members: list[Member] = []
+        self.outcome = Outcome.FAILED
+        """How the exchange has ended."""
+        self._carried_out = request
         self.out = self.recorder = AnswerRecorder(request)
         self.write_paused = False
         client.account(-len(request.body))  # the body outlives its caller
@@ -96,12 +101,16 @@ class SharedCall(Caller):
         members, self.members = self.members, []
         answer = self.recorder.kept
         for member in members:
-            member.give(answer, joined=member.request is not request)
+            if member.request is not request:
+                member.note("joined", self.outcome, answer.status, answer.replica)
+            member.give(answer, again=member.request is not request)
 
     def leave(self, member: "Member") -> None:
         """One of them has gone. The last one takes the request with it."""
         if member in self.members:
             self.members.remove(member)
+            if member.request is not self._carried_out:  # whose end is the exchange's to note
+                member.note("joined", Outcome.CANCELLED, 499, None)
             if not self.members and self.exchange is not None:
                 self.exchange.cancel()
 
@@ -125,7 +134,9 @@ class Member:
         """Carry the request out if this is its first caller, else wait for the answer or give it at once."""
         call, answer = self._call, self._answer
         if answer is not None:
-            self.give(answer, joined=False, replayed=True)
+            outcome = Outcome.COMPLETED if answer.status < 400 else Outcome.CALLER_ERROR
+            self.note("stored", outcome, answer.status, answer.replica)
+            self.give(answer, again=True)
         elif call is not None:
             call.members.append(self)
             if len(call.members) > 1:
@@ -133,12 +144,9 @@ class Member:
             elif call.exchange is not None:
                 call.exchange.start()
 
-    def give(self, answer: KeptAnswer, *, joined: bool, replayed: bool = False) -> None:
-        """Write the answer and be done."""
-        out = self._client.out
-        out.again(answer, replayed=joined or replayed)
-        if joined or replayed:
-            self._note("joined" if joined else "stored", answer)
+    def give(self, answer: KeptAnswer, *, again: bool) -> None:
+        """Write the answer and be done. `again` if it is not this request's own."""
+        self._client.out.again(answer, replayed=again)
         self._client.exchange_ended(self.request)
 
     def cancel(self) -> None:
@@ -161,17 +169,16 @@ class Member:
         if call is not None and call.exchange is not None and call.members[0] is self:
             call.exchange.tick(now_s)
 
-    def _note(self, how: str, answer: KeptAnswer) -> None:
-        """Count and log a request that was answered without being carried out."""
-        path, request, status = self._path, self.request, answer.status
+    def note(self, how: str, outcome: Outcome, status: int, replica: str | None) -> None:
+        """Count and log a request that ended without being carried out."""
+        path, request = self._path, self.request
         route = request.route.name if request.route else ""
-        outcome = Outcome.COMPLETED if status < 400 else Outcome.CALLER_ERROR if status < 500 else Outcome.FAILED
         path.counters.requests[route, outcome] += 1
         path.counters.replays[how] += 1
         if path.log is not None:
             path.log.write(
                 RequestLine(
-                    request.request_id.decode(), route, outcome, status, answer.replica, f"{how} answer", 0, None,
+                    request.request_id.decode(), route, outcome, status, replica, f"{how} answer", 0, None,
                     False, request.key_name, None, None, 0.0, None, None, None,
                 )
             )  # fmt: skip
