@@ -228,7 +228,10 @@ class DataPath:
                 except Exception as error:  # noqa: BLE001 - everybody's time limits depend on this loop
                     self.report("a caller's time limits could not be looked at", error)
             self.keyed.store.expire(now_s)
-            self.waiting.ask()
+            try:
+                self.waiting.ask()
+            except Exception as error:  # noqa: BLE001 - as above
+                self.report("those who wait could not be asked", error)
             self._retire_connections()
             if self.log is not None:
                 self.log.flush()
