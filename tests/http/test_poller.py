@@ -319,3 +319,17 @@ async def test_a_bad_gpu_url_is_said_and_stops_nothing() -> None:
         ):
             await until(usable(fleet, "a"), "a reading")
     assert ("a", "gpu metrics page not usable") in [(entry.get("replica"), entry["event"]) for entry in logs]
+
+
+async def test_a_service_that_has_no_metrics_page_is_seldom_asked_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("poise.telemetry.watch.MISSING_AFTER", 3)
+
+    async def service(exchange: Exchange) -> None:
+        await exchange.write(answer(404, b"{}"))
+
+    with capture_logs() as lines:
+        async with ScriptedReplica(service) as replica, polling(spec("a", replica)):
+            await until(lambda: len(scrapes(replica)) == 3, "three looks")
+            await asyncio.sleep(0.3)
+            assert len(scrapes(replica)) == 3
+    assert [line["event"] for line in lines].count("metrics page not usable") == 1

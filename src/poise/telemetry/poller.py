@@ -25,6 +25,9 @@ log = structlog.get_logger()
 MODELS_RETRY_S = 1.0
 """Pause after a look at a model list that failed: an engine that has just started must not wait long for its models."""
 
+MISSING_PAUSE_S = 10.0
+"""How seldom a service that has no metrics page is asked for it, in the end."""
+
 
 class Poller:
     """Watches every replica of `fleet`, those that join later too, from `start` to `close`.
@@ -47,7 +50,7 @@ class Poller:
         self._conditions = Conditions()
         self._generation = -1
         interval_s, models_interval_s, now_s = settings.interval_s, settings.models_interval_s, clock()
-        turns = Schedule(interval_s, settings.timeout_s, interval_s, interval_s, now_s, clock)
+        turns = Schedule(interval_s, settings.timeout_s, interval_s, interval_s, now_s, clock, MISSING_PAUSE_S)
         models_turns = Schedule(models_interval_s, settings.models_timeout_s, 0.0, MODELS_RETRY_S, now_s, clock)
         health = health or HealthSettings()
         interval_s = health.interval_s

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from poise.core.errors import PoiseError
 from poise.core.replica import ReplicaAddress
-from poise.telemetry.http_get import PageGetter
+from poise.telemetry.http_get import GetError, PageGetter
 
 
 class Page(NamedTuple):
@@ -20,6 +20,9 @@ class Page(NamedTuple):
 
 EARLY_RATIO = 0.05
 """Share of the interval by which a timer may be early, or a look late, without taking the next turn for its own."""
+
+MISSING_AFTER = 100
+"""Looks in a row at a page that is not there: an engine that starts may not have it yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,8 @@ class Schedule:
     retry_s: float
     start_s: float
     clock: Callable[[], float]
+    missing_pause_s: float = 0.0
+    """Least pause where there is no such page (404), as `MISSING_AFTER` looks have shown."""
 
     def first_pause_s(self, offset_s: float) -> float:
         """How long the first turn waits."""
@@ -74,6 +79,7 @@ class Watch:
         self._schedule = schedule
         self._getter = PageGetter(page.address)
         self._wake = asyncio.Event()
+        self._missing = 0
 
     async def run(self, first_in_s: float) -> None:
         """Look first in `first_in_s` and then until cancelled. The connection ends with it."""
@@ -94,13 +100,19 @@ class Watch:
             self._reader.read(await self._getter.get(self._target, self._schedule.timeout_s, self.hosts))
         except PoiseError as error:
             self._reader.failed(error)
+            self._missing = self._missing + 1 if isinstance(error, GetError) and error.status == 404 else 0
             return False
+        self._missing = 0
         return True
 
     async def _pause(self, *, good: bool) -> None:
         pause_s = self._schedule.pause_s(self.offset_s)
+        if not good:
+            pause_s = min(pause_s, self._schedule.retry_s)
+        if self._missing >= MISSING_AFTER:
+            pause_s = max(pause_s, self._schedule.missing_pause_s)
         try:
-            async with asyncio.timeout(pause_s if good else min(pause_s, self._schedule.retry_s)):
+            async with asyncio.timeout(pause_s):
                 await self._wake.wait()
         except TimeoutError:
             pass

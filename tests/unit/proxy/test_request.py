@@ -6,14 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poise.proxy.request import HEADER_KINDS, MAX_REQUEST_ID_BYTES, IncomingRequest
+from poise.proxy.request import HEADER_KINDS, MAX_REQUEST_ID_BYTES, IncomingRequest, without_keys
 from poise.wire.facts import SESSION_HEADERS, USER_HEADERS
 from poise.wire.http import HOP_BY_HOP
 
 Header = tuple[bytes, bytes]
 
 OWN = HOP_BY_HOP | {
-    b"host", b"content-length", b"expect", b"authorization", b"x-api-key", b"x-request-id", b"x-data-parallel-rank",
+    b"host", b"content-length", b"expect", b"authorization", b"x-api-key", b"api-key", b"x-request-id",
+    b"x-data-parallel-rank",
 }  # fmt: skip
 """What the gateway writes itself, or nobody may."""
 
@@ -143,3 +144,23 @@ def test_two_transfer_codings_are_told_from_one() -> None:
     assert read([(b"Transfer-Encoding", b"Chunked")]).coding == b"chunked"
     twice = read([(b"Transfer-Encoding", b"chunked"), (b"Transfer-Encoding", b"chunked")])
     assert twice.coding not in (b"", b"chunked")
+
+
+KEYS_IN_QUERIES = st.sampled_from(
+    [b"api_key=sk-1", b"API_KEY=sk-1", b"api-key=sk-1", b"apikey", b"access_token=sk-1&x=y"]
+)
+PARAMETERS = st.lists(st.from_regex(rb"[a-z%2F=+.-]{0,6}", fullmatch=True) | KEYS_IN_QUERIES, max_size=6)
+
+
+@given(PARAMETERS)
+def test_only_keys_are_taken_out_of_a_query(parameters: list[bytes]) -> None:
+    target = b"/v1/x?" + b"&".join(parameters)
+    left = without_keys(target)
+    assert b"sk-1" not in left
+    parts = b"&".join(parameters).split(b"&")
+    kept = [
+        part
+        for part in parts
+        if part.partition(b"=")[0].lower().replace(b"-", b"_") not in (b"api_key", b"apikey", b"access_token")
+    ]
+    assert left == (b"/v1/x?" + b"&".join(kept) if kept else b"/v1/x")
