@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from poise.core.errors import Refusal
 from poise.core.request import RequestFacts
+from poise.wire.facts import MODEL_NAME_CHARS
 from poise.wire.model_field import find_in_form, replace_in_form, replace_in_json
 
 if TYPE_CHECKING:
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from poise.proxy.request import IncomingRequest
 
 MAX_NAMES_TOLD = 20
+MAX_NAME_BYTES = 4 * (MODEL_NAME_CHARS + 1)
+"""Enough to see that a name is longer than any may be."""
 MAX_NAME_TOLD = 80
 """Characters of a caller's own name for a model that an error repeats."""
 NAME_NOT_FOUND = Refusal(
@@ -85,7 +88,10 @@ def model_in_form(request: "IncomingRequest") -> str | None:
     if not request.body:
         return None
     span = find_in_form(request.body, request.header(b"content-type") or b"")
-    return None if span is None else request.body[span[0] : span[1]].decode("utf-8", "replace")
+    if span is None:
+        return None
+    end = min(span[1], span[0] + MAX_NAME_BYTES)
+    return request.body[span[0] : end].decode("utf-8", "replace")
 
 
 def _unknown_model(path: "DataPath", asked: str) -> Refusal:

@@ -3,6 +3,7 @@
 A body that the engine will refuse still goes to an engine, whose own error the caller should see.
 """
 
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -38,8 +39,15 @@ COMPLETION_HEAD_BYTES = 4 * PREFIX_BLOCK_BYTES
 Four blocks tell conversations apart behind a short system prompt; a prompt that is still shorter has at most 256
 tokens of cache to lose."""
 DECODED_BODY_BYTES = 4 * 1024 * 1024
-"""Larger bodies carry media: a million tokens of text fit below. Their prompt is not decoded, which bounds the time
-and memory that a hostile body such as `[{},{},...]` can cost."""
+"""Larger bodies carry media: a million tokens of text fit below. Their prompt is not decoded."""
+DECODED_OBJECTS = 32_768
+"""A prompt in a body with more braces than this is known by its size and head only: it costs the time of its bytes to
+skip it, but up to half a microsecond, and a hundred bytes of memory, to make each object of `[{},{},...]`. A megabyte
+of program text has fewer."""
+UNCOUNTED_BYTES = 3 * DECODED_OBJECTS
+"""A body of this size has no room for so many."""
+DECODED_VALUE_BYTES = 64 * 1024
+"""A name or key that is longer is not decoded: nobody's is."""
 MODEL_NAME_CHARS = 256
 """A longer name is cut: no model is called so, and what a caller invents must not fill logs and memory."""
 OUTPUT_LIMIT_TOKENS = 2**31
@@ -51,7 +59,10 @@ _Prompt = tuple[int, list[bytes]]
 """Prompt tokens, and the texts and media of the first turn in order, empty if the request has no turns."""
 
 
-_PROMPT_FIELDS = ("messages", "system", "instructions", "prompt", "input")
+_SMALL_FIELDS = (
+    "model", "stream", "max_tokens", "max_completion_tokens", "max_output_tokens", "prompt_cache_key", "session_id",
+    "user", "previous_response_id",
+)  # fmt: skip
 _UNREADABLE = (msgspec.MsgspecError, RecursionError)
 _hash = xxhash.xxh3_64_intdigest
 
@@ -62,23 +73,25 @@ def facts_from_json(body: bytes, session_key: bytes | None, user_key: bytes | No
     The session is the session header, else the body's `prompt_cache_key` or `session_id`, else user and first turn
     together, else the first turn alone if it is long enough. Media count for the first turn but not as prompt tokens.
     """
-    fields = _decode(body)
-    tokens, first_turn = _read_prompt(fields)
+    fields, prompt = _decode(body)
+    tokens, first_turn = prompt or _read_prompt(fields)
     session_key = session_key or _key(fields.prompt_cache_key) or _key(fields.session_id)
     session = _hash(session_key) if session_key else _turn_session(first_turn, user_key or _key(fields.user))
     limit = fields.max_completion_tokens or fields.max_tokens or fields.max_output_tokens
     if limit is not None:
         limit = min(limit, OUTPUT_LIMIT_TOKENS) if limit > 0 else None
     tokens += len(fields.tools) // BYTES_PER_TOKEN
-    model = fields.model
-    if model is not None and len(model) > MODEL_NAME_CHARS:
-        model = model[:MODEL_NAME_CHARS] + "\N{HORIZONTAL ELLIPSIS}"
-    return RequestFacts(model or None, fields.stream is True, session, tokens, limit, fields.previous_response_id)
+    model, response = _short(fields.model) or None, fields.previous_response_id
+    return RequestFacts(model, fields.stream is True, session, tokens, limit, response)
 
 
 def facts_without_json(session_key: bytes | None, model: str | None = None) -> RequestFacts:
     """The facts of a request whose body is no JSON, such as a form. A user key names no conversation by itself."""
-    return RequestFacts(model, session=_hash(session_key) if session_key else None)
+    return RequestFacts(_short(model), session=_hash(session_key) if session_key else None)
+
+
+def _short(model: str | None) -> str | None:
+    return model if model is None or len(model) <= MODEL_NAME_CHARS else f"{model[:MODEL_NAME_CHARS]}\u2026"
 
 
 def _turn_session(first_turn: list[bytes], user_key: bytes | None) -> int | None:
@@ -92,33 +105,52 @@ def _turn_session(first_turn: list[bytes], user_key: bytes | None) -> int | None
     return fingerprint if size >= PREFIX_BLOCK_BYTES else None
 
 
-def _decode(body: bytes) -> Body:
-    if len(body) <= DECODED_BODY_BYTES:
-        try:
-            return decode_body(body)
-        except _UNREADABLE:
-            pass
-    return _decode_by_field(body)
+def _decode(body: bytes) -> tuple[Body, _Prompt | None]:
+    """What can be read of a body; and its prompt, if that is not read but only what can be told from outside."""
+    if len(body) > UNCOUNTED_BYTES and (len(body) > DECODED_BODY_BYTES or body.count(b"{") > DECODED_OBJECTS):
+        return _decode_small_fields(body)
+    try:
+        return decode_body(body), None
+    except _UNREADABLE:
+        return _decode_by_field(body), None
+
+
+def _decode_small_fields(body: bytes) -> tuple[Body, _Prompt]:
+    """As `_decode`, of a body of which no more shall be read."""
+    try:
+        raw = decode_raw_body(body)
+    except _UNREADABLE:
+        return Body(), (0, [])
+    fields = _decode_fields(raw, _SMALL_FIELDS, DECODED_VALUE_BYTES)
+    if len(body) > DECODED_BODY_BYTES:
+        return fields, ((len(raw.tools) + len(raw.query) + len(raw.documents)) // BYTES_PER_TOKEN, [])
+    head = memoryview(raw.messages or raw.input or raw.prompt)[:COMPLETION_HEAD_BYTES]
+    return fields, (len(body) // BYTES_PER_TOKEN, [bytes(head)])
 
 
 def _decode_by_field(body: bytes) -> Body:
-    """What can be read of a body in which some field cannot, or which is too large for its prompt to be read."""
+    """What can be read of a body in which some field cannot."""
     try:
         raw = decode_raw_body(body)
     except _UNREADABLE:
         return Body()
+    return _decode_fields(raw, FIELD_DECODERS, len(body))
+
+
+def _decode_fields(raw: Any, names: Iterable[str], most_bytes: int) -> Body:
+    """The fields called `names`, but none that is longer than `most_bytes`."""
     known: dict[str, Any] = {}
-    for name, decoder in FIELD_DECODERS.items():
+    for name in names:
         value = getattr(raw, name)
-        if value and (len(body) <= DECODED_BODY_BYTES or name not in _PROMPT_FIELDS):
+        if value and len(value) <= most_bytes:
             with suppress(*_UNREADABLE):
-                known[name] = decoder.decode(value)
+                known[name] = FIELD_DECODERS[name].decode(value)
     return Body(**known)
 
 
 def _key(value: Raw) -> bytes | None:
     """Text of a JSON string or number, None for anything else."""
-    if not value:
+    if not 0 < len(value) <= DECODED_VALUE_BYTES:
         return None
     text = bytes(value)
     if text[:1] == b'"':

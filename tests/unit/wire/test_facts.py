@@ -1,6 +1,7 @@
 """Facts of requests: what is read, what names a session, and that no body whatever raises."""
 
 import json
+import time
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from poise.wire.body_schema import Body, decode_body
 from poise.wire.facts import (
     COMPLETION_HEAD_BYTES,
     DECODED_BODY_BYTES,
+    DECODED_OBJECTS,
     MODEL_NAME_CHARS,
     _decode_by_field,
     facts_from_json,
@@ -317,3 +319,43 @@ def test_reading_field_by_field_gives_what_reading_at_once_does(body: dict[str, 
     for name in Body.__struct_fields__:
         one, other = getattr(at_once, name), getattr(by_field, name)
         assert bytes(one) == bytes(other) if isinstance(one, msgspec.Raw) else one == other
+
+
+BOMBS = [
+    (b'{"messages":[{}', b",{}", b"]"),
+    (b'{"messages":[{"role":"user","content":[{}', b",{}", b"]}]"),
+    (b'{"messages":[{"content":[{"content":[{}', b",{}", b"]}]}]"),
+    (b'{"input":[{}', b',{"role":"user"}', b"]"),
+    (b'{"messages":[{}', b",{}", b'],"stream":"neither"'),
+]
+
+
+@pytest.mark.parametrize(("before", "item", "after"), BOMBS)
+def test_a_body_of_countless_objects_is_not_decoded(before: bytes, item: bytes, after: bytes) -> None:
+    end = after + b',"model":"m","max_tokens":5}'
+    body = before + item * ((DECODED_BODY_BYTES - len(before) - len(end)) // len(item)) + end
+    began_s = time.process_time()
+    read = facts_from_json(body, None, None)
+    assert time.process_time() - began_s < 0.3
+    assert (read.model, read.output_tokens, read.prompt_tokens) == ("m", 5, len(body) // 4)
+
+
+def test_a_prompt_that_is_not_decoded_is_known_by_its_head() -> None:
+    code = user("{" * (DECODED_OBJECTS + 1))
+    turns = [chat(system(LONG * 5), code), chat(system(LONG * 5), code, assistant("ok"), user("go on"))]
+    first, second = (facts(turn) for turn in turns)
+    assert first.session == second.session is not None
+    assert facts(chat(system("Another. " + LONG * 5), code)).session not in (None, first.session)
+    assert facts(chat(user("{" * 40_000), prompt_cache_key="k")).session == facts({}, b"k").session
+
+
+@pytest.mark.parametrize("field", ["model", "user", "prompt_cache_key", "session_id", "previous_response_id"])
+def test_a_key_of_any_length_is_read_fast_or_not_at_all(field: str) -> None:
+    body = json.dumps({field: "\n" * DECODED_BODY_BYTES, "stream": True, "max_tokens": 5}).encode()
+    began_s = time.process_time()
+    assert facts_from_json(body, None, None) == RequestFacts(stream=True, output_tokens=5)
+    assert time.process_time() - began_s < 0.3
+
+
+def test_a_forms_model_name_is_kept_short() -> None:
+    assert len(facts_without_json(None, "m" * 10_000).model or "") == MODEL_NAME_CHARS + 1

@@ -1,13 +1,21 @@
 """The model in a request's body: found wherever it stands, replaced without another byte changed."""
 
 import json
+import time
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poise.wire.model_field import find_in_form, find_in_json, replace_in_form, replace_in_json
+from poise.wire.model_field import (
+    MAX_FALSE_DELIMITERS,
+    MAX_PART_HEAD_BYTES,
+    find_in_form,
+    find_in_json,
+    replace_in_form,
+    replace_in_json,
+)
 
 NAME = 'org/a "longer" näme \\ than before'
 keys = st.one_of(st.just("model"), st.text(max_size=5), st.just('"model":'), st.just('\\"model'))
@@ -117,3 +125,35 @@ def test_a_form_that_is_cut_off_is_no_error(length: int) -> None:
     whole = form(b'Content-Disposition: form-data; name="model"', b"whisper")
     span = find_in_form(whole[:length], TYPE)
     assert span is None or whole[span[0] : span[1]] == b"whisper"
+
+
+def test_a_form_with_more_to_look_at_than_any_has_names_no_model() -> None:
+    named = b'Content-Disposition: form-data; name="model"'
+    long_head = named + b"\r\nx: " + b"y" * MAX_PART_HEAD_BYTES
+    many_false = b"\r\n--a boundary?" * MAX_FALSE_DELIMITERS
+    for body in (form(long_head, b"a"), part(b"x: y", many_false) + form(named, b"a")):
+        assert find_in_form(body, TYPE) is None
+    assert find_in_form(part(b"x: y", many_false[200:]) + form(named, b"a"), TYPE) is not None
+
+
+MEGABYTES = 8 * 1024 * 1024
+
+
+@pytest.mark.parametrize("filler", [b"abcd efgh ", b"\\n", b"\\u4e2d", b"{'model': [1]} "])
+def test_a_large_body_is_searched_fast(filler: bytes) -> None:
+    body = b'{"x":{"model":"' + filler * (MEGABYTES // len(filler)) + b'"},"model":"a"}'
+    began_s = time.process_time()
+    got = replace_in_json(body, "b")
+    assert time.process_time() - began_s < 0.3
+    assert got == body[:-4] + b'"b"}'
+
+
+@pytest.mark.parametrize("filler", [b"\r\n--a boundaryx", b"\r\n--a", b"\n", b"; ", b" ", b"\ncontent-disposition:;"])
+@pytest.mark.parametrize(
+    "before", [b"--a boundary\r\n", b"--a boundary\r\ncontent-disposition: ;", b"--a boundary\r\n\r\n"]
+)
+def test_a_large_form_is_searched_fast(filler: bytes, before: bytes) -> None:
+    body = before + filler * (MEGABYTES // len(filler)) + b"\r\n\r\nx\r\n--a boundary--\r\n"
+    began_s = time.process_time()
+    assert find_in_form(body, TYPE) is None
+    assert time.process_time() - began_s < 0.3
