@@ -12,7 +12,7 @@ from poise.proxy.attempt import Attempt
 from poise.proxy.ended import note_end
 from poise.proxy.placing import Search
 from poise.proxy.request_log import RequestLine
-from poise.proxy.retry import MALFORMED, STALE, STOPPED, TIMED_OUT, Failure, FailureKind, sign_of_error
+from poise.proxy.retry import DRAINS, MALFORMED, STALE, STOPPED, TIMED_OUT, Failure, FailureKind, refused_with
 from poise.proxy.stage import Stage
 from poise.wire.answers import RefusedInStream, Usage
 from poise.wire.http import AnswerHead, status_line
@@ -172,14 +172,14 @@ class Exchange:
     def refused(self, kept: PlainAnswer, status: int, body: bytes) -> None:
         """The replica answered with a 5xx: try elsewhere, else pass its own answer on."""
         assert self._attempt is not None
-        self._kept = (kept, self._attempt)
-        refusal = Refusal(status, "replica_error", "the replica answered with an error", "replica")
-        self.attempt_failed(Failure(FailureKind.REFUSED, refusal, sign_of_error(status, body)))
+        failure = refused_with(status, body)
+        self._kept = None if failure is DRAINS else (kept, self._attempt)
+        self.attempt_failed(failure)
 
     def refused_in_stream(self, refused: RefusedInStream) -> None:
         """The stream's first event is an error: a refusal with a status of its own, whatever the head said."""
         self._let_go()
-        self._note(sign_of_error(refused.status, refused.body))
+        self._note(refused_with(refused.status, refused.body).sign)
         if self._trail is not None:
             self._trail.failed(FailureKind.REFUSED)
         outcome = Outcome.FAILED if refused.status >= 500 else Outcome.CALLER_ERROR
@@ -220,7 +220,7 @@ class Exchange:
         if self._search.may_go_on(failure.kind):
             self._place()
         else:
-            self._refuse(failure.refusal)
+            self._refuse(self._search.told_of(failure))
 
     # -- the caller's side
 

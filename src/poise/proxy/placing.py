@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from poise.proxy.caller import Caller
     from poise.proxy.data_path import DataPath
     from poise.proxy.request import IncomingRequest
+    from poise.proxy.retry import Failure
     from poise.proxy.trail import Trail
 
 NO_REPLICA = Refusal(503, "no_replica", "no replica can take the request now", "gateway", retry_after_s=1)
@@ -88,6 +89,10 @@ class Search:
             return False
         path.counters.retries[kind] += 1
         return True
+
+    def told_of(self, failure: "Failure") -> Refusal:
+        """What the caller is told when its last attempt has failed: to come back, if that has left nobody to ask."""
+        return NO_REPLICA if self._path.fleet.pool(self.facts.model).hopeless else failure.refusal
 
     def _choose(self, trail: "Trail | None") -> Placement | Refusal | None:
         path, facts, tried = self._path, self.facts, self._tried

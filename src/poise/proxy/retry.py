@@ -80,6 +80,12 @@ STOPPED = Failure(
 )
 STALE = Failure(FailureKind.STALE_CONNECTION, LOST.refusal)
 
+DRAINS = Failure(
+    FailureKind.REFUSED,
+    Refusal(503, "replica_drains", "the replica shuts down and takes no new request", "replica", retry_after_s=1),
+    Sign.DRAINS,
+)
+
 DRAINING_WORDS = b"cannot schedule new futures"
 """vLLM's 500 to every new request while it finishes those it has."""
 
@@ -93,6 +99,16 @@ def sign_of_error(status: int, body: bytes) -> int:
     if status < 500 or status == 501 or (status == 503 and body.lstrip().startswith(b"{") and b'"error"' in body):
         return Sign.NOTHING
     return Sign.DRAINS if status == 500 and DRAINING_WORDS in body else Sign.FAILED
+
+
+def refused_with(status: int, body: bytes) -> Failure:
+    """The failure that a replica's own 5xx is."""
+    sign = sign_of_error(status, body)
+    if sign == Sign.DRAINS:
+        return DRAINS
+    return Failure(
+        FailureKind.REFUSED, Refusal(status, "replica_error", "the replica answered with an error", "replica"), sign
+    )
 
 
 class RetryBudget:
