@@ -118,7 +118,7 @@ def _decode(body: bytes) -> tuple[Body, _Prompt | None]:
 def _decode_small_fields(body: bytes) -> tuple[Body, _Prompt]:
     """As `_decode`, of a body of which no more shall be read."""
     try:
-        raw = decode_raw_body(body)
+        raw: Any = decode_raw_body(body)
     except _UNREADABLE:
         return Body(), (0, [])
     fields = _decode_fields(raw, _SMALL_FIELDS, DECODED_VALUE_BYTES)
