@@ -1,5 +1,7 @@
 """Certificates for loopback, made once for a run of the tests, and the switch that makes the kit speak TLS."""
 
+import atexit
+import shutil
 import ssl
 import subprocess
 import tempfile
@@ -53,7 +55,9 @@ _NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 @cache
 def authority() -> Authority:
     """The one that the kit's servers have their certificate of."""
-    return Authority(Path(tempfile.mkdtemp(prefix="poise-certificates-")))
+    folder = tempfile.mkdtemp(prefix="poise-certificates-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Authority(Path(folder))
 
 
 @cache
