@@ -56,10 +56,10 @@ def attributes(thing: object) -> list[tuple[str, object]]:
     found = dict(getattr(thing, "__dict__", {}))
     for cls in type(thing).__mro__:
         for key, descriptor in vars(cls).items():
-            if type(descriptor).__name__ in ("member_descriptor", "getset_descriptor") and key != "__dict__":
+            if type(descriptor).__name__ in ("member_descriptor", "getset_descriptor") and not key.startswith("__"):
                 try:
                     found[key] = getattr(thing, key)
-                except (AttributeError, AssertionError, LookupError):
+                except (AttributeError, AssertionError, LookupError, TypeError):
                     continue
     return list(found.items())
 
