@@ -34,6 +34,7 @@ port: {port}
 admin: {{port: {admin_port}}}
 keys: {{file: {keys}}}
 log: {{level: error, requests: /dev/null}}
+idempotency: {{max_age_s: 10}}
 replicas: [{replicas}]
 """
 
