@@ -81,7 +81,7 @@ def _error_status(event: Event) -> int:
     except UNREADABLE:
         return 500
     code = bytes(error.code).strip(b'"')
-    if code.isdigit() and 400 <= int(code) <= 599:
+    if len(code) == 3 and code.isdigit() and 400 <= int(code) <= 599:
         return int(code)
     return STATUS_OF_ERROR_TYPE.get(error.type or "", 500)
 
