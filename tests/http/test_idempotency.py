@@ -3,6 +3,7 @@
 import asyncio
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -396,7 +397,71 @@ async def test_the_gateway_that_stops_tells_all_who_wait() -> None:
         for caller in callers:
             await caller.send(keyed())
         await joined(poise, 2)
+        await replica.request()
         await poise.data_path.close()
         for caller in callers:
             assert (await caller.answer()).status == 503
+        await (await replica.request()).wire.wait_closed()
+
+
+# -- memory
+
+
+def endless(mebibytes: int) -> Any:
+    """A script that writes an answer of so many MiB."""
+
+    async def script(exchange: Exchange) -> None:
+        head, piece = answer(200, b"x" * mebibytes * 2**20).split(b"\r\n\r\n", 1)[0], b"x" * 2**20
+        await exchange.write(head + b"\r\n\r\n", *[piece] * mebibytes)
+
+    return script
+
+
+async def test_an_answer_that_is_taken_down_counts_as_memory_and_is_given_up_where_there_is_none() -> None:
+    settings = short_settings(limits={"buffered_bytes": 4 * 2**20})
+    async with (
+        ScriptedReplica(in_turn(endless(200), answers())) as replica,
+        gateway(replica, settings=settings) as poise,
+    ):
+        callers = [await poise.client("a"), await poise.client("b")]
+        for caller in callers:
+            await caller.send(keyed())
+        await joined(poise, 2)
+        for caller in callers:
+            got = await caller.answer()
+            assert (got.status, error_of(got)["code"]) == (503, "buffers_full")
+        await (await replica.request()).wire.wait_closed()
+        await poise.settled()
+        assert poise.replica("r1").condition.good
+        assert (await poise.ask(keyed())).status == 200
+
+
+async def test_those_who_do_not_take_a_large_answer_share_its_bytes() -> None:
+    def resident_bytes() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    async with ScriptedReplica(endless(20)) as replica, gateway(replica) as poise:
+        assert len((await poise.ask(keyed())).body) == 20 * 2**20
+        before_bytes = resident_bytes()
+        for _ in range(10):
+            caller = await poise.client(receive_buffer_bytes=4096)
+            caller.stop_reading()
+            await caller.send(keyed())
+        await until(lambda: poise.counters.replays == {"stored": 10}, "all to be answered")
+        assert resident_bytes() - before_bytes < 100 * 2**20
+        assert len(replica.requests) == 1
+
+
+async def test_an_answer_cut_by_the_gateways_end_is_not_the_replicas_fault() -> None:
+    async def stops_in_the_middle(exchange: Exchange) -> None:
+        await exchange.write(answer(200, b"z" * 3 * 2**20)[: 2 * 2**20])
+        await exchange.hang()
+
+    async with ScriptedReplica(stops_in_the_middle) as replica, gateway(replica) as poise:
+        caller = await poise.client()
+        await caller.send(keyed())
+        await until(lambda: poise.counters.buffered_bytes > 2**20, "the answer to begin")
+        await poise.data_path.close()
+        got = await caller.answer()
+        assert (got.status, error_of(got)["code"]) == (503, "gateway_stopped")
         await (await replica.request()).wire.wait_closed()

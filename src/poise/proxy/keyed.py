@@ -9,12 +9,14 @@ import xxhash
 from poise.admission.idempotency import BAD_KEY, MAX_KEY_BYTES, Execution, IdempotencyStore, KeptAnswer
 from poise.core.errors import Refusal
 from poise.core.request import Outcome
+from poise.health.breaker import Sign
+from poise.proxy.answer import HELD_PLAIN_BYTES
 from poise.proxy.caller import Caller
 from poise.proxy.exchange import Exchange
 from poise.proxy.gate import check_request
 from poise.proxy.recorder import AnswerRecorder
 from poise.proxy.request_log import RequestLine
-from poise.proxy.retry import LOST
+from poise.proxy.retry import LOST, STOPPED, Failure, FailureKind
 
 if TYPE_CHECKING:
     from poise.core.request import RequestFacts
@@ -77,10 +79,12 @@ class SharedCall(Caller):
     ) -> None:
         self._path = path
         self.members: list[Member] = []
+        self.broken = LOST.refusal
+        """What all are told if the answer is broken off."""
         self.outcome = Outcome.FAILED
         """How the exchange has ended."""
         self._carried_out = request
-        self.out = self.recorder = AnswerRecorder(request)
+        self.out = self.recorder = AnswerRecorder(request, self.account)
         self.write_paused = False
         client.account(-len(request.body))  # the body outlives its caller
         self.account(len(request.body))
@@ -92,7 +96,7 @@ class SharedCall(Caller):
 
     def break_off(self) -> None:
         """See `Caller.break_off`. Nobody has been given a part of the answer: it can still be a refusal."""
-        self.recorder.refusal(LOST.refusal)
+        self.recorder.refusal(self.broken)
 
     def exchange_ended(self, request: "IncomingRequest") -> None:
         """See `Caller.exchange_ended`."""
@@ -100,10 +104,22 @@ class SharedCall(Caller):
         self.exchange = None  # it holds this in turn
         members, self.members = self.members, []
         answer = self.recorder.kept
+        self.recorder.release()
         for member in members:
             if member.request is not request:
                 member.note("joined", self.outcome, answer.status, answer.replica)
             member.give(answer, again=member.request is not request)
+
+    def tick(self, now_s: float) -> None:
+        """Look at the limits of time and memory; called about ten times a second."""
+        exchange = self.exchange
+        if exchange is None:
+            return
+        if self._path.over_budget and self.recorder.held_bytes > HELD_PLAIN_BYTES:
+            self.broken = self._path.buffers_full
+            exchange.attempt_failed(Failure(FailureKind.STOPPED, self.broken, Sign.NOTHING))
+        else:
+            exchange.tick(now_s)
 
     def leave(self, member: "Member") -> None:
         """One of them has gone. The last one takes the request with it."""
@@ -158,6 +174,7 @@ class Member:
         """The gateway ends now."""
         self.request.keep_alive = False
         if self._call is not None and self._call.exchange is not None:
+            self._call.broken = STOPPED.refusal
             self._call.exchange.stop()
 
     def follow_pace(self) -> None:
@@ -167,7 +184,7 @@ class Member:
         """Look at the time limits, for all who wait."""
         call = self._call
         if call is not None and call.exchange is not None and call.members[0] is self:
-            call.exchange.tick(now_s)
+            call.tick(now_s)
 
     def note(self, how: str, outcome: Outcome, status: int, replica: str | None) -> None:
         """Count and log a request that ended without being carried out."""

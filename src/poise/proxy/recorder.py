@@ -1,6 +1,6 @@
 """Takes an answer down instead of writing it to a caller, so that it can be given more than once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from poise.admission.idempotency import KeptAnswer
@@ -12,12 +12,16 @@ if TYPE_CHECKING:
 
 
 class AnswerRecorder(ResponseWriter):
-    """A writer without a connection. What has been written so far is `answer`."""
+    """A writer without a connection. What has been written so far is `kept`, of which `held_bytes` are the body's.
 
-    __slots__ = ("_lines", "_parts", "_status")
+    `account` is told of every change of `held_bytes`.
+    """
 
-    def __init__(self, request: "IncomingRequest") -> None:
-        self._status = 0
+    __slots__ = ("_account", "_lines", "_parts", "_status", "held_bytes")
+
+    def __init__(self, request: "IncomingRequest", account: Callable[[int], None]) -> None:
+        self._account = account
+        self._status = self.held_bytes = 0
         self._lines: list[bytes] = []
         self._parts: list[bytes] = []
         self.prepare(request)
@@ -25,7 +29,13 @@ class AnswerRecorder(ResponseWriter):
     @property
     def kept(self) -> KeptAnswer:
         """The answer as it was written."""
-        return KeptAnswer(self._status, tuple(self._lines), b"".join(self._parts), self.replica, self.reason)
+        body = b"".join(self._parts)
+        self._parts = [body]
+        return KeptAnswer(self._status, tuple(self._lines), body, self.replica, self.reason)
+
+    def release(self) -> None:
+        """What was taken down is others' to hold from now on."""
+        self._hold(-self.held_bytes)
 
     def stream_head(self, status: int, lines: list[bytes]) -> None:
         """See `ResponseWriter.stream_head`."""
@@ -39,6 +49,7 @@ class AnswerRecorder(ResponseWriter):
     def body(self, data: bytes) -> None:
         """See `ResponseWriter.body`."""
         self._parts.append(data)
+        self._hold(len(data))
 
     def end(self) -> None:
         """See `ResponseWriter.end`."""
@@ -53,3 +64,8 @@ class AnswerRecorder(ResponseWriter):
     def _begin(self, status: int, lines: list[bytes], body: bytes) -> None:
         self.begun = True
         self._status, self._lines, self._parts = status, lines, [body]
+        self._hold(len(body) - self.held_bytes)
+
+    def _hold(self, change_bytes: int) -> None:
+        self.held_bytes += change_bytes
+        self._account(change_bytes)

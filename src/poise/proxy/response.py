@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 STREAM_HEADERS = b"cache-control: no-cache, no-transform\r\nx-accel-buffering: no\r\n"
 """So that no proxy in front of the gateway collects or recodes events."""
+COPIED_BYTES = 64 * 1024
+"""A kept answer of this size is written as it is, one object for all who have not taken it yet."""
 REPLAYED = b"idempotent-replayed: true\r\n"
 
 
@@ -105,7 +107,12 @@ class ResponseWriter:
         self.replica, self.reason = answer.replica, answer.reason
         length = -1 if answer.status in BODILESS else len(answer.body)
         head = self._head(answer.status, list(answer.lines), length, REPLAYED if replayed else b"")
-        self._batch.write(self.transport, b"".join([*head, answer.body]))
+        if len(answer.body) < COPIED_BYTES:
+            head.append(answer.body)
+            self._batch.write(self.transport, b"".join(head))
+        else:
+            self._batch.write(self.transport, b"".join(head))
+            self._batch.write(self.transport, answer.body)
 
     def refusal(self, refusal: Refusal) -> None:
         """A whole answer that says no."""
