@@ -15,7 +15,7 @@ from support.gateway import Gateway, gateway, short_settings
 from support.http_bytes import request
 from support.refusals import error_of
 from support.scripted_replica import Exchange, ScriptedReplica
-from support.scripts import answers, answers_error, by_target, closes, engine, hangs, in_turn, streams
+from support.scripts import answers, answers_error, by_target, closes, engine, hangs, in_turn, resets, streams
 from support.wire import until
 
 PLAIN = request(body=CHAT.request_body(stream=False))
@@ -245,3 +245,12 @@ async def test_an_operator_is_told_once_of_a_replica_that_is_left_alone_and_once
         ("replica usable again", "r1"),
     ]
     assert "breaker open" in told[0]["problem"]
+
+
+async def test_doubts_of_the_only_one_that_may_know_a_model_are_ignored() -> None:
+    async with ScriptedReplica(answers()) as listed, ScriptedReplica(in_turn(resets, answers())) as unlisted:
+        async with gateway(listed, unlisted, breaker=BreakerSettings(failures=1, open_s=60.0)) as poise:
+            poise.fleet.serves(poise.replica("r1"), ("another",))
+            assert (await poise.ask(request(body=CHAT.request_body(stream=False)))).status == 502
+            assert poise.replica("r2").condition.breaker.state == BreakerState.OPEN
+            assert (await poise.ask(request(body=CHAT.request_body(stream=False)))).status == 200

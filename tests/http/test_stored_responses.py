@@ -6,12 +6,15 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from poise.core.reading import LoadReading
 from support.apis import CHAT, RESPONSES, typed
+from support.gates import Gate
 from support.gateway import Gateway, TakeTurns, gateway
 from support.http_bytes import request
 from support.refusals import error_of
 from support.scripted_replica import Exchange, Script, ScriptedReplica
-from support.scripts import answers, answers_error, hangs, resets, streams
+from support.scripts import answers, answers_error, hangs, in_turn, resets, streams
+from support.wire import until
 
 
 def numbered(name: str) -> Script:
@@ -163,3 +166,20 @@ async def test_other_apis_have_no_responses_to_learn_of() -> None:
     async with ScriptedReplica(answers(200, {**CHAT.plain, "id": "resp_1"})) as replica, gateway(replica) as poise:
         await poise.ask(request(body=CHAT.request_body(stream=False)))
         assert len(poise.data_path.homes) == 0
+
+
+async def test_one_who_has_to_have_its_replica_keeps_to_its_cap_in_tokens() -> None:
+    gate = Gate()
+    async with ScriptedReplica(in_turn(numbered("a"), gate)) as replica, gateway(replica, caps="auto") as poise:
+        (r1,) = poise.fleet
+        poise.fleet.scrape_began(r1)
+        poise.fleet.scraped(r1, LoadReading(kv_usage_ratio=0.0, kv_capacity_tokens=500), 0.0)
+        await poise.ask(ask())
+        callers = [await poise.client() for _ in range(3)]
+        more = {"previous_response_id": "resp_a_1", "max_output_tokens": 256}
+        for caller in callers:
+            await caller.send(request(RESPONSES.path, RESPONSES.request_body(stream=False, **more)))
+        await until(lambda: poise.data_path.waiting.queue.length == 2, "two to wait")
+        assert r1.held_tokens <= 400
+        gate.open()
+        assert [(await caller.answer()).status for caller in callers] == [200] * 3

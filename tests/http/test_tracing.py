@@ -13,7 +13,7 @@ from poise.core.errors import ConfigError
 from poise.tracing import opening, otlp, sender
 from poise.tracing.opening import open_tracing
 from poise.tracing.tracer import Tracing, TracingSettings
-from support.apis import CHAT, USAGE, chat_event
+from support.apis import CHAT, RESPONSES, USAGE, chat_event
 from support.collector import Collector, attributes, collector
 from support.gateway import Gateway, gateway
 from support.http_bytes import request
@@ -193,3 +193,19 @@ def test_without_the_packages_the_error_says_what_to_install(monkeypatch: pytest
     monkeypatch.setattr(opening, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'poise\[otel\]'"):
         open_tracing(TracingSettings("http://127.0.0.1:1"), Random(0))
+
+
+async def test_a_request_that_goes_on_from_a_stored_response_is_traced_like_any_other() -> None:
+    plain = {**RESPONSES.plain, "id": "resp_1"}
+    async with (
+        ScriptedReplica(answers(200, plain)) as replica,
+        gateway(replica) as poise,
+        collector() as got,
+        tracing(poise, got.url),
+    ):
+        for more in ({}, {"previous_response_id": "resp_1"}):
+            answer = await poise.ask(request(RESPONSES.path, RESPONSES.request_body(stream=False, **more)))
+            assert answer.status == 200
+        assert answer.value("x-poise-reason") == b"stored response"
+        await spans_of(got, 4)
+        sent_context(replica, 1)

@@ -3,11 +3,12 @@
 import asyncio
 import json
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import pytest
 
 from poise.admission.api_key import ApiKey
-from poise.core.decision import Decision, Wait
+from poise.core.decision import Decision, Send, Wait
 from poise.core.reading import LoadReading
 from poise.core.request import Outcome, RequestFacts
 from poise.routing.policy import FleetView
@@ -310,3 +311,36 @@ async def test_new_limits_of_the_queue_count_for_those_who_come_and_those_who_wa
             gate.open()
             assert (await callers[0].answer()).status == 200
             assert numbers(gate) == [0]
+
+
+async def test_limits_that_change_hold_for_the_queue_and_those_in_it() -> None:
+    gate = Gate()
+    async with ScriptedReplica(gate) as replica, gateway(replica, caps=1) as poise:
+        first, waits = await sent(poise, *map(numbered, range(2)))
+        poise.data_path.apply(short_settings(limits={"queue": 1, "queue_timeout_s": 0.2}))
+        assert error_of(await poise.ask(numbered(2)))["code"] == "queue_full"
+        assert error_of(await waits.answer())["code"] == "queue_timeout"
+        gate.open()
+        assert (await first.answer()).status == 200
+
+
+@pytest.mark.parametrize("decision", [None, "r1", Send(0, 5), Send(0, "a\r\nx: y"), Send(-1, "x"), Send(7, "x")])  # type: ignore[arg-type]
+async def test_a_policy_that_says_what_it_may_not_costs_its_request_alone(decision: Any) -> None:
+    class Policy:
+        answers: Any = None
+
+        def choose(self, request: RequestFacts, fleet: FleetView, now_s: float, tried: Collection[int]) -> Any:
+            return self.answers
+
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    policy = Policy()
+    async with ScriptedReplica(answers()) as replica, gateway(replica, policy=policy) as poise:
+        policy.answers = Wait(0.0, "not yet")
+        (waits,) = await sent(poise, numbered(0))
+        policy.answers = decision
+        assert error_of(await waits.answer())["code"] == "policy_failed"
+        assert error_of(await poise.ask(numbered(1)))["code"] == "policy_failed"
+        policy.answers = Send(0, "at last")
+        assert (await poise.ask(numbered(2))).status == 200
+        assert [context["message"] for context in told] == ["the policy failed"] * 2

@@ -94,7 +94,7 @@ class Fleet:
 
     def at(self, slot: int) -> Replica:
         """The replica in `slot`. Raises `LookupError` if the slot is empty: slots come from views made this instant."""
-        replica = self._slots[slot]
+        replica = self._slots[slot] if slot >= 0 else None
         if replica is None:
             raise LookupError(f"slot {slot} is empty")
         return replica
@@ -301,7 +301,7 @@ class Fleet:
         self._pools = {model: Pool(self, _staying(found) or unlisted) for model, found in self.models().items()}
         self._pools[None] = Pool(self, staying)
         for replica in self:
-            pools = [pool for pool in self._pools.values() if replica in pool.replicas]
+            pools = [pool for pool in (*self._pools.values(), self._unlisted) if replica in pool.replicas]
             replica.pools = tuple(pools) or (self._pools[None],)
         self._worst.rebuild(replica.terms for replica in self)
         self._health.spare_the_last()

@@ -46,10 +46,4 @@ class Pool:
 
     def too_small_for(self, tokens: int) -> list[int]:
         """Slots of the replicas whose automatic cap has no room for a request of `tokens` beside what runs there."""
-        return [
-            replica.slot
-            for replica in self.replicas
-            if replica.max_tokens is not None
-            and replica.in_flight
-            and replica.held_tokens + tokens > replica.max_tokens
-        ]
+        return [replica.slot for replica in self.replicas if not replica.has_room_for(tokens)]

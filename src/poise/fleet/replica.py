@@ -110,6 +110,10 @@ class Replica:
             and (self.share >= slow_start.FULL or in_flight < self.slow_start_limit)
         )
 
+    def has_room_for(self, tokens: int) -> bool:
+        """Whether an automatic cap leaves room for a request of `tokens` beside what runs here; alone any fits."""
+        return self.max_tokens is None or not self.in_flight or self.held_tokens + tokens <= self.max_tokens
+
     def own_terms(self) -> Terms:
         """What the reading, and the requests that ended here, say of each load term."""
         reading = self.reading

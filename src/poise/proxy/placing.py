@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from poise.core.decision import Send, Wait
+from poise.core.decision import Refuse, Send, Wait
 from poise.core.errors import Refusal
 from poise.core.request import RequestFacts
 from poise.fleet.fleet import expected_tokens
 from poise.proxy.naming import turn_to
 
 if TYPE_CHECKING:
+    from poise.fleet.fleet import Fleet
     from poise.fleet.replica import Replica
     from poise.proxy.caller import Caller
     from poise.proxy.data_path import DataPath
@@ -56,7 +57,7 @@ class Search:
     def place(self, trail: "Trail | None") -> Placement | Refusal | None:
         """Where the request goes now, None if it has to wait, a refusal if waiting would not help."""
         home = self.home
-        placed = self._choose(trail) if home is None else Placement(home, AT_HOME) if home.available else None
+        placed = self._choose(trail) if home is None else self._at_home(home, trail)
         if isinstance(placed, Placement):
             self.attempts += 1
             self._left -= 1
@@ -94,6 +95,14 @@ class Search:
         """What the caller is told when its last attempt has failed: to come back, if that has left nobody to ask."""
         return NO_REPLICA if self._path.fleet.pool(self.facts.model).hopeless else failure.refusal
 
+    def _at_home(self, home: "Replica", trail: "Trail | None") -> Placement | None:
+        if not home.available or not home.has_room_for(expected_tokens(self.facts)):
+            return None
+        if trail is not None:
+            now_s = monotonic()
+            trail.decided((home,), Send(home.slot, AT_HOME), (), now_s, now_s)
+        return Placement(home, AT_HOME)
+
     def _choose(self, trail: "Trail | None") -> Placement | Refusal | None:
         path, facts, tried = self._path, self.facts, self._tried
         fleet = path.fleet
@@ -103,7 +112,7 @@ class Search:
             small = pool.too_small_for(expected_tokens(facts)) if fleet.counts_tokens else []
             slots = small + [replica.slot for replica in tried if replica in pool.replicas] if small or tried else ()
             decision = path.policy.choose(facts, pool, began_s, slots)
-            placed = Placement(fleet.at(decision.slot), decision.reason) if isinstance(decision, Send) else None
+            placed = _checked(fleet, decision)
         except Exception as error:  # noqa: BLE001 - a user's own policy may raise anything; only this request suffers
             path.report("the policy failed", error)
             return POLICY_FAILED
@@ -131,3 +140,15 @@ class Search:
                 self.facts, self._left = facts, self._path.settings.retry.attempts
                 return True
         return False
+
+
+def _checked(fleet: "Fleet", decision: object) -> Placement | None:
+    """The placement that `decision` stands for, if any. Raises if it is none: a user's own policy may return anything,
+    and the reason becomes a header."""
+    if isinstance(decision, Send):
+        if not decision.reason.isprintable():
+            raise ValueError(f"the reason {decision.reason!r} cannot be shown")
+        return Placement(fleet.at(decision.slot), decision.reason)
+    if not isinstance(decision, Wait | Refuse):
+        raise TypeError(f"choose() returned {decision!r}, which is no decision")
+    return None
