@@ -5,7 +5,6 @@ socket has not accepted when it is closed. So the kernel is first told to give n
 what waits is accepted before the socket is closed.
 """
 
-import asyncio
 import ctypes
 import os
 import socket
@@ -67,9 +66,11 @@ class Listener:
 
     __slots__ = ("_ports", "_server", "port")
 
-    def __init__(self, server: asyncio.Server) -> None:
-        self._server: Any = server
-        sockets: list[socket.socket] = list(self._server.sockets)  # uvloop's are in a list, asyncio's in a tuple
+    def __init__(self, server: Any) -> None:
+        self._server = server
+        """An `asyncio.Server`. Not said to be one: compiled code would insist that `sockets` is a tuple, uvloop's is a
+        list."""
+        sockets: list[socket.socket] = list(server.sockets)
         self._ports = [SharedPort(socket.socket(fileno=os.dup(listening.fileno()))) for listening in sockets]
         self.port: int = self._ports[0].socket.getsockname()[1]
 
