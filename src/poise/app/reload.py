@@ -30,11 +30,18 @@ class FollowedFile:
         return self._last_seen == seen != self._in_force
 
     def taken(self) -> None:
-        """What it holds now is in force, or has been refused."""
+        """What it holds now is in force, or has been refused. Raises `ConfigError` if it cannot be read again."""
         self._in_force = self._last_seen = self._content()
+        if self._is_pipe:
+            raise ConfigError(f"{self._path} is a pipe, which can be read only once", hint="give a file")
+
+    @property
+    def _is_pipe(self) -> bool:
+        """Reading from one could take for ever, and everybody would wait."""
+        return self._path is not None and Path(self._path).is_fifo()
 
     def _content(self) -> bytes | None:
-        if self._path is None:
+        if self._path is None or self._is_pipe:
             return None
         try:
             return Path(self._path).read_bytes()
@@ -57,8 +64,8 @@ class Reloader:
 
     def reload(self) -> None:
         """Reload now. A configuration that cannot be used is refused, and the one in force stays."""
-        self._file.taken()
         try:
+            self._file.taken()
             settings = self._inputs.load().settings
             self._apply(settings)
         except ConfigError as error:
@@ -82,8 +89,8 @@ class KeysReloader:
 
     def reload(self) -> None:
         """Reload now. A file that cannot be used is refused, and the keys in force stay."""
-        self._file.taken()
         try:
+            self._file.taken()
             keys = read_keys(self._path)
         except ConfigError as error:
             log.error("keys file refused, the keys stay as they are", problem=error.args[0], hint=error.hint)

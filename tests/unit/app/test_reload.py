@@ -1,5 +1,6 @@
 """When a configuration is read again, and what a bad one does."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,22 @@ def test_a_bad_file_is_refused_once_and_a_good_one_is_taken_up_again(followed: F
         assert str(followed.path) in line["problem"]
         followed.path.write_text(GOOD)
         assert followed.look() == [1]
+
+
+def test_a_pipe_in_the_place_of_the_file_holds_nobody_up(followed: Followed, tmp_path: Path) -> None:
+    applied: list[object] = []
+    keys = KeysReloader(str(tmp_path / "poise.yaml"), applied.append)
+    followed.path.unlink()
+    os.mkfifo(followed.path)
+    with capture_logs() as lines:
+        followed.look()
+        followed.reloader.reload()
+        keys.reload()
+    assert (followed.applied, applied) == ([], [])
+    assert ["is a pipe" in line["problem"] for line in lines] == 3 * [True]
+    followed.path.unlink()
+    followed.path.write_text(BETTER)
+    assert followed.look() == [2]
 
 
 def test_on_demand_it_is_read_at_once_and_whether_or_not_it_is_new(followed: Followed) -> None:
