@@ -1,6 +1,8 @@
 """Replicas that die, come back, drain: who is sent what meanwhile, and what callers are told."""
 
 import asyncio
+import errno
+import os
 
 import pytest
 from structlog.testing import capture_logs
@@ -254,3 +256,24 @@ async def test_doubts_of_the_only_one_that_may_know_a_model_are_ignored() -> Non
             assert (await poise.ask(request(body=CHAT.request_body(stream=False)))).status == 502
             assert poise.replica("r2").condition.breaker.state == BreakerState.OPEN
             assert (await poise.ask(request(body=CHAT.request_body(stream=False)))).status == 200
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS])
+async def test_a_gateway_that_can_open_no_connection_blames_no_replica(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    async def no_more(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    breaker, seldom = BreakerSettings(failures=1), HealthSettings(interval_s=0.1, timeout_s=0.3, failures=1)
+    async with ScriptedReplica(closes) as one, ScriptedReplica(closes) as other:
+        with monkeypatch.context() as patched:
+            patched.setattr("poise.core.dial.Dialer.open", no_more)
+            async with gateway(one, other, health=seldom, breaker=breaker) as poise:
+                got = await poise.ask(PLAIN)
+                said = (got.status, error_of(got)["code"], error_of(got)["fault"], got.value("retry-after"))
+                assert said == (503, "gateway_exhausted", "gateway", b"1")
+                await asyncio.sleep(5 * seldom.interval_s)  # more looks than may be missed
+                judged = {(replica.state, replica.condition.breaker.state) for replica in poise.fleet}
+                assert judged == {(ReplicaState.READY, BreakerState.CLOSED)}
+        assert not one.requests and not other.requests

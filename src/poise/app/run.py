@@ -3,8 +3,10 @@
 import asyncio
 import gc
 import json
+import resource
 import shlex
 from collections.abc import Callable
+from contextlib import suppress
 
 import uvloop
 
@@ -22,6 +24,7 @@ def run_gateway(settings: Settings, inputs: ConfigInputs, say: Callable[[str], N
     SIGHUP reads `inputs`, which `settings` came from, again.
     """
     configure_log(settings.log.level)
+    _allow_many_connections()
     uvloop.run(_serve(settings, inputs, say))
 
 
@@ -57,6 +60,13 @@ async def _tell(gateway: Gateway, say: Callable[[str], None], stopped: asyncio.E
     if names := missing(gateway.fleet):
         say(f"has not heard of {names} yet, and does not wait (startup.wait_for_replicas)")
     say("try: " + example_request(gateway.port, next(iter(gateway.fleet.models()), None)))
+
+
+def _allow_many_connections() -> None:
+    """Open as many files as the system allows: a request takes two, and the usual bound of 1024 can be raised."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with suppress(ValueError, OSError):  # macOS says that there is no bound, and then knows one
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _calm_collector() -> None:

@@ -40,6 +40,15 @@ def nothing_listens(error: OSError) -> bool:
 
     Where a host has several addresses the event loop joins their errors into the text of one.
     """
-    numbers = {error.errno} if error.errno else {int(number) for number in re.findall(r"\[Errno (\d+)\]", str(error))}
     no_way = {errno.ECONNREFUSED, errno.EADDRNOTAVAIL, errno.ENETUNREACH}
+    numbers = _numbers(error)
     return errno.ECONNREFUSED in numbers and numbers <= no_way
+
+
+def is_exhausted(error: OSError) -> bool:
+    """Whether a connection failed because this process, or this machine, can hold no more of them."""
+    return not _numbers(error).isdisjoint({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+def _numbers(error: OSError) -> set[int]:
+    return {error.errno} if error.errno else {int(number) for number in re.findall(r"\[Errno (\d+)\]", str(error))}

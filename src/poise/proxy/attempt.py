@@ -4,11 +4,11 @@ import asyncio
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from poise.core.errors import nothing_listens
+from poise.core.errors import is_exhausted, nothing_listens
 from poise.core.request import Outcome
 from poise.health.breaker import Sign
 from poise.proxy.request import without_keys
-from poise.proxy.retry import NOTHING_LISTENS, UNREACHABLE
+from poise.proxy.retry import EXHAUSTED, NOTHING_LISTENS, UNREACHABLE, Failure
 
 if TYPE_CHECKING:
     from poise.fleet.replica import Replica
@@ -71,8 +71,7 @@ class Attempt:
                 connection = await connections.connect()
         except (OSError, ValueError) as error:  # TimeoutError is an OSError, a bad host name a ValueError
             self._connecting = None
-            dead = isinstance(error, OSError) and nothing_listens(error)
-            self._exchange.attempt_failed(NOTHING_LISTENS if dead else UNREACHABLE)
+            self._exchange.attempt_failed(_failure(error))
             return
         self._connecting = None
         self._send_on(connection, monotonic())
@@ -158,3 +157,10 @@ class Attempt:
             limit_s = timeouts.idle_s if self._has_output else timeouts.first_output_s
             sign = Sign.NOTHING if self.made_progress_within(limit_s, now_s) else Sign.FAILED
         self._path.fleet.settle(self._ticket, outcome, now_s, sign)
+
+
+def _failure(error: Exception) -> Failure:
+    """What it means that no connection could be made."""
+    if not isinstance(error, OSError):
+        return UNREACHABLE
+    return EXHAUSTED if is_exhausted(error) else NOTHING_LISTENS if nothing_listens(error) else UNREACHABLE

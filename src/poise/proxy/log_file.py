@@ -104,10 +104,16 @@ class LogFile:
             while left:
                 written = self._file.write(left)
                 if written is None:  # a full pipe that does not block
-                    select.select([], [self._file], [])
+                    _wait_until_writable(self._file)
                 else:
                     self._torn = left[written - 1] != ord("\n")
                     left = left[written:]
         except OSError as error:
             self.error = self.error or error
             self._failed_lines += bytes(left).count(b"\n")
+
+
+def _wait_until_writable(file: FileIO) -> None:
+    waiter = select.poll()  # select.select knows the first 1024 files only
+    waiter.register(file, select.POLLOUT)
+    waiter.poll()

@@ -30,6 +30,8 @@ class FailureKind(StrEnum):
     """The answer was not HTTP."""
     STOPPED = "gateway_stopped"
     """The gateway had to stop before the answer was complete. Says nothing of the replica."""
+    EXHAUSTED = "gateway_exhausted"
+    """The gateway can open no more connections. Says nothing of the replica, and another may have an idle one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,11 @@ STOPPED = Failure(
     Refusal(
         503, "gateway_stopped", "the gateway was stopped before the answer was complete", "gateway", retry_after_s=1
     ),
+    Sign.NOTHING,
+)
+EXHAUSTED = Failure(
+    FailureKind.EXHAUSTED,
+    Refusal(503, "gateway_exhausted", "the gateway can open no more connections", "gateway", retry_after_s=1),
     Sign.NOTHING,
 )
 STALE = Failure(FailureKind.STALE_CONNECTION, LOST.refusal)

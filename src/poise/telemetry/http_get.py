@@ -10,7 +10,7 @@ from typing import cast
 import httptools
 
 from poise.core.dial import Dialer
-from poise.core.errors import PoiseError, nothing_listens
+from poise.core.errors import PoiseError, is_exhausted, nothing_listens
 from poise.core.replica import ReplicaAddress
 
 LARGEST_ANSWER_BYTES = 4 * 1024 * 1024
@@ -22,13 +22,17 @@ KEEP_IDLE_S = 4.0
 class GetError(PoiseError):
     """A page could not be got; the message says why and holds no address.
 
-    `status` is that of an answer which was not a 200. `refused` says that nothing listens there.
+    `status` is that of an answer which was not a 200. `refused` says that nothing listens there,
+    `exhausted` that this process can open no more connections.
     """
 
-    def __init__(self, message: str, *, status: int | None = None, refused: bool = False) -> None:
+    def __init__(
+        self, message: str, *, status: int | None = None, refused: bool = False, exhausted: bool = False
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.refused = refused
+        self.exhausted = exhausted
 
 
 class _Stale(GetError):
@@ -62,7 +66,9 @@ class PageGetter:
         except TimeoutError:
             raise GetError(f"no answer within {timeout_s:g} s") from None
         except OSError as error:
-            raise GetError(f"no connection: {_reason(error)}", refused=nothing_listens(error)) from None
+            raise GetError(
+                f"no connection: {_reason(error)}", refused=nothing_listens(error), exhausted=is_exhausted(error)
+            ) from None
         finally:
             if not done:
                 self.close()

@@ -144,6 +144,8 @@ class HealthReader:
 
     def failed(self, error: PoiseError) -> None:
         """See `PageReader.failed`. A server without such a page, or that asks for a key, lives."""
+        if isinstance(error, GetError) and error.exhausted:
+            return  # the metrics page says it
         status = error.status if isinstance(error, GetError) else None
         if status is not None and status < 500:
             self._probed(Probe.WELL, None)
