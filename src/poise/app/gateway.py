@@ -175,7 +175,7 @@ class Gateway:
         try:
             await self.data_path.start()
         except OSError as error:
-            raise PortError(self.settings.host, self.settings.port, error) from None
+            raise PortError(self.settings.host, self.settings.port, error, to_share=True) from None
 
     async def close(self, drain_s: float = 0.0, delay_s: float = 0.0) -> int:
         """Stop as `DataPath.close` says, then stop every other part in reverse order. Returns how many were cut."""
@@ -243,4 +243,4 @@ def _listen(host: str, port: int, *, reuse_port: bool) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, reuse_port=reuse_port)
     except OSError as error:
-        raise PortError(host, port, error) from None
+        raise PortError(host, port, error, to_share=True) from None

@@ -6,6 +6,7 @@ import typer
 from rich.console import Console
 
 from poise.app.demo.demo import DemoSettings, run_demo
+from poise.engine_model.profiles import find_profile
 from poise.routing.registry import DEFAULT_POLICY
 
 
@@ -32,6 +33,7 @@ def demo(  # noqa: PLR0913  the signature is the list of flags
 
     In a terminal the table is live; elsewhere a line is printed every few seconds.
     """
+    find_profile(profile)  # the child that simulates the engines could only fail
     settings = DemoSettings(
         replicas=replicas,
         policy=policy,

@@ -10,6 +10,8 @@ from poise.cli import check_config, demo, engine, policies, serve, top
 from poise.core.errors import ConfigError, PoiseError
 
 FAILED, WRONG_USAGE = 1, 2
+UsageError: Any = typer.BadParameter.__base__
+"""A flag or command that is not there, or a value that does not fit: typer keeps the class to itself."""
 
 
 class ReportingGroup(TyperGroup):
@@ -21,6 +23,10 @@ class ReportingGroup(TyperGroup):
         except PoiseError as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(WRONG_USAGE if isinstance(error, ConfigError) else FAILED) from None
+        except UsageError as error:
+            command = error.ctx.command_path if error.ctx else "poise"
+            typer.echo(f"error: {error.format_message()}\nhint: see {command} --help", err=True)
+            raise typer.Exit(WRONG_USAGE) from None
 
 
 app = typer.Typer(

@@ -12,6 +12,8 @@ from poise.config.settings import Settings, VariantSection
 from poise.config.yaml_file import Path
 from poise.core.errors import ConfigError
 
+WHERE_TO_LOOK = "poise serve --print-config shows every key, docs/configuration.md what it takes"
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -30,11 +32,9 @@ def raise_problems(problems: Sequence[Problem]) -> None:
     if not problems:
         return
     if len(problems) == 1:
-        raise ConfigError(str(problems[0]), hint=problems[0].hint or None)
+        raise ConfigError(str(problems[0]), hint=problems[0].hint or WHERE_TO_LOOK)
     lines = [f"  {problem} ({problem.hint})" if problem.hint else f"  {problem}" for problem in problems]
-    raise ConfigError(
-        "\n".join([f"{len(problems)} settings are wrong", *lines]), hint="every key: docs/configuration.md"
-    )
+    raise ConfigError("\n".join([f"{len(problems)} settings are wrong", *lines]), hint=WHERE_TO_LOOK)
 
 
 def validation_problems(
@@ -61,6 +61,8 @@ def _translate(details: ErrorDetails, place_of: Callable[[Path], str], model: ty
 def _expectation(details: ErrorDetails) -> str:
     if details["type"] == "model_type":
         return "should be keys and values"
+    if details["type"] == "tuple_type":
+        return "should be a list"
     text = details["msg"].removeprefix("Value error, ").removeprefix("Input ").partition(", unable to parse")[0]
     return text[:1].lower() + text[1:]
 

@@ -59,6 +59,11 @@ ERRORS = {
     "unknown-profile": ["engine", "--profile", "h100"],
     "bad-speed": ["engine", "--speed", "0"],
     "demo-policy": ["demo", "--policy", "best"],
+    "demo-profile": ["demo", "--profile", "h100"],
+    "not-a-list": ["serve", "--set", "replicas=http://a:1"],
+    "not-a-number": ["serve", "--port", "http"],
+    "no-file-named": ["check-config"],
+    "too-many": ["check-config", "a.yaml", "b.yaml"],
 }
 
 
@@ -67,6 +72,7 @@ def test_a_mistake_is_answered_on_standard_error_with_exit_code_2(name: str) -> 
     result = poise(*ERRORS[name])
     assert (result.exit_code, result.stdout) == (2, "")
     assert "Traceback" not in result.stderr
+    assert result.stderr.startswith("error: ") and "\nhint: " in result.stderr
     assert_snapshot(f"error-{name}", result.stderr)
 
 
