@@ -1,6 +1,7 @@
 """When a configuration is read again, and what a bad one does."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -151,3 +152,9 @@ def test_a_bad_keys_file_is_refused_once_without_showing_it_and_a_good_one_is_ap
         path.unlink()
         reloader.reload()
     assert applied == [["b", "c"]]
+
+
+def test_the_documentation_names_what_takes_effect_at_once() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "membership.md").read_text()
+    named = text.partition("Of the other settings,")[2].partition("count from")[0]
+    assert set(re.findall(r"`([a-z_.]+)`", named)) == {*APPLIED} - {"replicas"}
