@@ -16,6 +16,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from poise.admin.control import Membership, control_routes, problem, refused
 from poise.admin.decisions_page import MOST, decisions
@@ -27,6 +28,9 @@ from poise.core.clock import monotonic_s
 from poise.core.errors import ConfigError, PoiseError
 from poise.core.secret import Secret
 from poise.core.tasks import TaskGroupOwner
+
+REQUEST_S = 10.0
+"""How long a request may take to arrive."""
 
 
 def admin_app(
@@ -75,7 +79,13 @@ class AdminServer:
 
     def __init__(self, app: Starlette, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         config = uvicorn.Config(
-            app, http="httptools", ws="none", lifespan="off", log_config=None, access_log=False, server_header=False
+            app,
+            http=_BoundedProtocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
         )
         config.load()
         config.ssl = tls
@@ -92,6 +102,33 @@ class AdminServer:
         """Close the listener and every connection."""
         self._server.should_exit = self._server.force_exit = True
         await self._task
+
+
+class _BoundedProtocol(HttpToolsProtocol):
+    """Ends connections on which no whole request comes in time: they take files that callers need."""
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.on_message_begin()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._in_time()
+        super().connection_lost(exc)
+
+    def on_message_begin(self) -> None:
+        self._in_time()
+        self._late = self.loop.call_later(REQUEST_S, self.transport.abort)
+        super().on_message_begin()
+
+    def on_message_complete(self) -> None:
+        self._in_time()
+        super().on_message_complete()
+
+    def _in_time(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
 
 
 class _OwnedServer(uvicorn.Server):
