@@ -33,6 +33,7 @@ async def test_a_connection_without_a_whole_request_is_ended(monkeypatch: pytest
             got = await reader.read()
     except ConnectionError:
         got = b""
+    finally:
+        writer.close()
+        await server.close()
     assert (b"page" in got) == sent.startswith(WHOLE)
-    writer.close()
-    await server.close()
