@@ -238,13 +238,24 @@ async def test_a_stream_without_its_last_event_ends_with_an_error(api: Api) -> N
 
 @pytest.mark.parametrize("api", [CHAT, COMPLETIONS], ids=lambda api: api.name)
 async def test_done_without_a_finish_reason_is_no_end(api: Api) -> None:
-    sent = (api.events[0], DONE)
+    begun = api.events[: api.events.index(api.output) + 1]
+    sent = (b"".join(begun), DONE)
     async with ScriptedReplica(streams(*sent)) as replica, gateway(replica) as poise:
         got = await ask(poise, api)
         assert_same_bytes(got.body[: len(sent[0])], sent[0])
         assert last_error(got.body)
         assert DONE not in got.body
         assert poise.outcomes == {Outcome.FAILED: 1}
+
+
+async def test_a_request_that_was_dropped_from_the_engines_queue_is_tried_elsewhere() -> None:
+    """vLLM names the role and ends with `[DONE]` when it stops before the request has run."""
+    dropped = streams(CHAT.events[0], DONE)
+    async with ScriptedReplica(dropped) as first, ScriptedReplica(streams(*CHAT.events)) as second:
+        async with gateway(first, second) as poise:
+            got = [await ask(poise, CHAT) for _ in range(2)]
+            assert [answer.body for answer in got] == [b"".join(CHAT.events)] * 2
+        assert (len(first.requests), len(second.requests)) == (2, 2)
 
 
 @EACH_API

@@ -157,7 +157,7 @@ def strike_under_load(gateway: Gateway, victim: Replica, fault: Fault) -> tuple[
     """All that was asked for before, during and after the fault, and when it struck."""
     load = Load(gateway.url)
     try:
-        wait_until(lambda: load.served == {"r1", "r2"} and victim.load()[0], 20, "both replicas serve")
+        wait_until(lambda: load.served == {"r1", "r2"} and victim.load()[0], 60, "both replicas serve")
         struck_s = time.monotonic()
         fault.strike(victim)
         time.sleep(AFTER_S)

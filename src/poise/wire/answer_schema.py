@@ -1,5 +1,7 @@
 """The few fields of answers and events that the gateway reads, as msgspec structures; all others are skipped."""
 
+from typing import Any
+
 import msgspec
 
 
@@ -15,6 +17,19 @@ class Event(msgspec.Struct):
 
     error: msgspec.Raw = msgspec.Raw(b"")
     type: str | None = None
+
+
+class Delta(msgspec.Struct):
+    """One choice of a chat stream's event: what it adds, by name, and why it ended."""
+
+    delta: dict[str, Any] | None = None
+    finish_reason: str | None = None
+
+
+class ChatEvent(msgspec.Struct):
+    """An event of the chat API."""
+
+    choices: list[Delta] = []
 
 
 class PromptDetails(msgspec.Struct):
@@ -74,6 +89,7 @@ class UsageEvent(msgspec.Struct):
 
 
 decode_event = msgspec.json.Decoder(Event).decode
+decode_chat_event = msgspec.json.Decoder(ChatEvent).decode
 decode_error = msgspec.json.Decoder(ErrorBody).decode
 decode_plain = msgspec.json.Decoder(PlainBody).decode
 decode_identified = msgspec.json.Decoder(Identified).decode

@@ -5,12 +5,14 @@ end an answer that was never finished with status 200 and a clean `[DONE]`, so t
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from poise.wire.answer_schema import (
     Event,
     TokenUsage,
+    decode_chat_event,
     decode_created,
     decode_details,
     decode_error,
@@ -54,20 +56,34 @@ class RefusedInStream:
 def first_verdict(block: bytes) -> RefusedInStream | bool:
     """What a block of complete events says while nothing has been passed on.
 
-    True: output has begun. False: nothing yet (comments, pings, bookkeeping). Otherwise the refusal.
+    True: output has begun. False: nothing yet (comments, pings, bookkeeping, a chat's announcement of who speaks, which
+    vLLM also sends for a request that it drops from its queue). Otherwise the refusal.
     """
     for kind, data in event_lines(block):
         if not data or data == b"[DONE]":
             continue  # an end without anything before it is no answer
         try:
             event = decode_event(data)
+            silent = event.type in NO_OUTPUT_TYPES or _only_names_the_role(data)
         except UNREADABLE:
             return True
         if kind == b"error" or event.type == "error" or _is_something(event.error):
             return RefusedInStream(_error_status(event), data)
-        if event.type not in NO_OUTPUT_TYPES:
+        if not silent:
             return True
     return False
+
+
+def _only_names_the_role(data: bytes) -> bool:
+    """Whether an event of the chat API adds nothing but a role to any choice, and ends none."""
+    if b'"role"' not in data:
+        return False
+    choices = decode_chat_event(data).choices
+    return bool(choices) and all([choice.finish_reason is None and _adds_nothing(choice.delta) for choice in choices])
+
+
+def _adds_nothing(delta: dict[str, Any] | None) -> bool:
+    return not delta or not any([value for name, value in delta.items() if name != "role"])
 
 
 def _is_something(raw: msgspec.Raw) -> bool:

@@ -38,6 +38,33 @@ def test_bookkeeping_says_nothing(before: list[bytes]) -> None:
     assert first_verdict(b"".join(before)) is False
 
 
+def role_event(*choices: dict[str, Any]) -> bytes:
+    return data({"id": "c", "object": "chat.completion.chunk", "choices": list(choices)})
+
+
+@pytest.mark.parametrize("delta", [{}, {"content": ""}, {"content": None}, {"content": "", "tool_calls": []}])
+def test_the_name_of_who_speaks_is_no_output(delta: dict[str, Any]) -> None:
+    choice = {"index": 0, "delta": {"role": "assistant", **delta}, "logprobs": None, "finish_reason": None}
+    assert first_verdict(role_event(choice, {**choice, "index": 1})) is False
+    assert first_verdict(role_event(choice) + DONE) is False
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"delta": {"role": "assistant", "content": " "}},
+        {"delta": {"role": "assistant", "reasoning_content": "Hm"}},
+        {"delta": {"role": "assistant", "tool_calls": [{"index": 0}]}},
+        {"delta": {"role": "assistant", "content": ""}, "finish_reason": "length"},
+        {"delta": "role"},
+        {"delta": {"role": "assistant"}, "finish_reason": 7},
+    ],
+)
+def test_whatever_else_comes_with_the_name_is_output(choice: dict[str, Any]) -> None:
+    silent = {"delta": {"role": "assistant", "content": ""}}
+    assert first_verdict(role_event(silent, choice)) is True
+
+
 @by_name
 @given(before=silence, after=silence)
 def test_output_is_output_whatever_surrounds_it(api: Api, before: list[bytes], after: list[bytes]) -> None:
