@@ -20,8 +20,8 @@ class FleetHealth:
         self._fleet = fleet
         self._breaker = breaker
         self._settings = settings
-        self._ailing: set[Replica] = set()
-        """Those that are not good, or have not their full share again."""
+        self._ailing: dict[Replica, None] = {}
+        """Those that are not good, or have not their full share again; a set that keeps its order."""
 
     def new_condition(self) -> Condition:
         """That of a replica of which nothing is known."""
@@ -30,7 +30,7 @@ class FleetHealth:
     def changed(self, replica: Replica, now_s: float, *, began_anew: bool = False) -> None:
         """Something was noted of the condition of `replica`; `began_anew` if its engine has lost what it had."""
         if not self._fleet.holds(replica):
-            self._ailing.discard(replica)
+            self._ailing.pop(replica, None)
             return
         condition = replica.condition
         was_good, was_out = condition.good, condition.out
@@ -39,11 +39,13 @@ class FleetHealth:
             replica.recovered_s = now_s
             replica.share = slow_start.share(now_s, now_s, self._settings.slow_start_s)
         if condition.good and replica.share >= slow_start.FULL:
-            self._ailing.discard(replica)
+            self._ailing.pop(replica, None)
         else:
-            self._ailing.add(replica)
+            self._ailing[replica] = None
         if condition.good is not was_good:
             self.spare_the_last()
+        if began_anew or condition.good is not was_good:
+            self.peers_changed()
         self._fleet.fold_availability(replica)
         if condition.out and not was_out:
             self._fleet.on_room()  # there is less of it, which those who wait have to hear if none is left
@@ -54,9 +56,10 @@ class FleetHealth:
             replica.condition.advance(now_s)
             replica.share = slow_start.share(replica.recovered_s, now_s, self._settings.slow_start_s)
             self.changed(replica, now_s)
+        self.peers_changed()
 
     def peers_changed(self) -> None:
-        """A request was sent or has ended: what a recovering replica may carry follows what its peers do."""
+        """What recovering replicas may carry follows what their peers do and are."""
         for replica in self._ailing:
             if replica.share < slow_start.FULL:
                 self._fleet.fold_availability(replica)

@@ -211,6 +211,17 @@ def test_more_for_the_peers_is_more_for_who_comes_back() -> None:
     assert not a.available
 
 
+def test_who_comes_back_is_held_back_by_nobody_when_the_others_fail() -> None:
+    fleet = fleet_of("a", "b")
+    a, b = fleet
+    fleet.probed(a, Probe.REFUSED, 0.0)
+    fleet.probed(a, Probe.WELL, 1.0)
+    fleet.dispatch(a.slot, ASKED, 1.0)
+    assert not a.available, "its idle peer could take the next"
+    fleet.probed(b, Probe.REFUSED, 1.0)
+    assert a.available
+
+
 def test_dead_is_certain_and_doubted_is_not() -> None:
     fleet = fleet_of("a")
     (a,) = fleet
