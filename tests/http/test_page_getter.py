@@ -4,11 +4,12 @@ import asyncio
 import ssl
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from poise.core.replica import parse_replica_url
+from poise.core.replica import TlsFiles, parse_replica_url
 from poise.telemetry import http_get
 from poise.telemetry.http_get import GetError, PageGetter
 from support.http_bytes import answer
@@ -177,7 +178,7 @@ async def test_https_with_a_given_trust_store_and_without(certificate: tuple[Pat
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=served)
     address = parse_replica_url(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-    trusting = PageGetter(address, ssl.create_default_context(cafile=str(certificate[0])))
+    trusting = PageGetter(replace(address, tls_files=TlsFiles(ca_file=str(certificate[0]))))
     assert [await trusting.get("/metrics", WITHIN_S) == PAGE for _ in range(2)] == [True, True]
     trusting.close()
     with pytest.raises(GetError, match=r"(?i)no connection: .*certificate.verify.failed"):
