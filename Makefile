@@ -4,17 +4,21 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test check bench soak test-vllm format clean
+.PHONY: run test check bench soak test-vllm test-faults format clean
 
 run: $(READY)  ## simulated engines, the gateway, traffic and a live table
 	$(BIN)/poise demo
 
 test: $(READY)  ## unit, contract and socket tests, no GPU, no vLLM
-	$(BIN)/python -m pytest -m "not vllm and not wheel"
+	PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 3 -m "not vllm and not wheel"
 
 test-vllm: $(READY)  ## two real vLLM replicas on the CPU behind the gateway; the first use installs them (2.6 GB)
 	$(BIN)/python tests/vllm/install.py
-	$(BIN)/python -m pytest -m vllm tests/vllm
+	$(BIN)/python -m pytest -m "vllm and not faults" tests/vllm
+
+test-faults: $(READY)  ## one of two real vLLM replicas is stopped, drained, killed, frozen, paused and put to sleep under load, five minutes
+	$(BIN)/python tests/vllm/install.py
+	$(BIN)/python -m pytest -m faults tests/vllm
 
 bench: $(READY)  ## Poise beside other routers on this machine, about ten minutes; the first use installs them
 	$(BIN)/python -m pip install --quiet --editable ".[dev,bench]"

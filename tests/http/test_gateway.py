@@ -159,7 +159,7 @@ async def test_a_port_in_use_is_said_so_and_nothing_stays_open(port_key: str) ->
             ) as raised:
                 await Gateway(settings_for(running.urls, **{port_key: port})).start()
             assert raised.value.in_use
-            assert (raised.value.hint or "").startswith("choose another port, stop the process that has it")
+            assert (raised.value.hint or "").startswith("choose another port, or stop the process that has it")
             await asyncio.sleep(0)
             assert asyncio.all_tasks() <= before
 

@@ -105,7 +105,7 @@ CHAT = Api(
     route="chat",
     path="/v1/chat/completions",
     body={"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 64},
-    silent=(),
+    silent=(_ROLE,),
     output=_CHAT_OUTPUT,
     events=(
         _ROLE, _CHAT_OUTPUT, chat_event({"content": " 🙂 and more"}), chat_event({"content": ""}, "length"), DONE,

@@ -30,7 +30,7 @@ SETTINGS = {
     "health": {"interval_s": 0.5, "timeout_s": 1, "failures": 3, "stall_s": 3, "slow_start_s": 1},
 }
 LONGEST_S = 2 * FIRST_OUTPUT_S + IDLE_S + 4  # two attempts and an answer, on a machine whose two cores are all taken
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.faults, pytest.mark.timeout(300)]
 
 
 @dataclass(frozen=True)
