@@ -18,7 +18,7 @@ from poise.app.errors import PortError, StartError
 from poise.app.host_names import HostNames, Resolve, resolve
 from poise.app.log import configure_log
 from poise.app.membership import Membership
-from poise.app.reload import KeysReloader, Reloader
+from poise.app.reload import Follower, KeysReloader, Reloader
 from poise.app.upkeep import Upkeep
 from poise.config.changes import needs_restart
 from poise.config.load import ConfigInputs
@@ -68,7 +68,7 @@ class Gateway:
         self._random = random or Random()
         self._environment = os.environ if inputs is None else inputs.environment
         self._admin_key = admin_key(settings, self._environment)
-        self._reloaders: list[Reloader | KeysReloader] = []
+        self._reloaders: list[Follower] = []
         if inputs is not None:
             self._reloaders.append(Reloader(inputs, self.apply))
         if settings.keys.file is not None:

@@ -49,37 +49,13 @@ class FollowedFile:
             return None
 
 
-class Reloader:
-    """Reads `inputs` again on demand, and when the content of the file has changed; `apply` is given good settings."""
+class Follower:
+    """Takes up what is new in the file at `path`. What `_use` refuses with a `ConfigError` changes nothing."""
 
-    def __init__(self, inputs: ConfigInputs, apply: Callable[[Settings], None]) -> None:
-        self._inputs = inputs
-        self._apply = apply
-        self._file = FollowedFile(inputs.path)
+    refused: str
+    applied: str
 
-    def look(self) -> None:
-        """Reload if there is something new."""
-        if self._file.has_changed():
-            self.reload()
-
-    def reload(self) -> None:
-        """Reload now. A configuration that cannot be used is refused, and the one in force stays."""
-        try:
-            self._file.taken()
-            settings = self._inputs.load().settings
-            self._apply(settings)
-        except ConfigError as error:
-            log.error("configuration refused, nothing is changed", problem=error.args[0], hint=error.hint)
-        else:
-            log.info("configuration applied")
-
-
-class KeysReloader:
-    """The same for the keys file at `path`; `apply` is given good keys."""
-
-    def __init__(self, path: str, apply: Callable[[KeyRing], None]) -> None:
-        self._path = path
-        self._apply = apply
+    def __init__(self, path: str | None) -> None:
         self._file = FollowedFile(path)
 
     def look(self) -> None:
@@ -88,12 +64,48 @@ class KeysReloader:
             self.reload()
 
     def reload(self) -> None:
-        """Reload now. A file that cannot be used is refused, and the keys in force stay."""
+        """Reload now. What cannot be used is refused, and what is in force stays."""
         try:
             self._file.taken()
-            keys = read_keys(self._path)
+            said = self._use()
         except ConfigError as error:
-            log.error("keys file refused, the keys stay as they are", problem=error.args[0], hint=error.hint)
+            log.error(self.refused, problem=error.args[0], hint=error.hint)
         else:
-            self._apply(keys)
-            log.info("keys applied", keys=len(keys))
+            log.info(self.applied, **said)
+
+    def _use(self) -> dict[str, int]:
+        """Read and apply; returns what is logged of it."""
+        raise NotImplementedError
+
+
+class Reloader(Follower):
+    """Reads `inputs` again on demand, and when the content of the file has changed; `apply` is given good settings."""
+
+    refused = "configuration refused, nothing is changed"
+    applied = "configuration applied"
+
+    def __init__(self, inputs: ConfigInputs, apply: Callable[[Settings], None]) -> None:
+        super().__init__(inputs.path)
+        self._inputs = inputs
+        self._apply = apply
+
+    def _use(self) -> dict[str, int]:
+        self._apply(self._inputs.load().settings)
+        return {}
+
+
+class KeysReloader(Follower):
+    """The same for the keys file at `path`; `apply` is given good keys."""
+
+    refused = "keys file refused, the keys stay as they are"
+    applied = "keys applied"
+
+    def __init__(self, path: str, apply: Callable[[KeyRing], None]) -> None:
+        super().__init__(path)
+        self._path = path
+        self._apply = apply
+
+    def _use(self) -> dict[str, int]:
+        keys = read_keys(self._path)
+        self._apply(keys)
+        return {"keys": len(keys)}
