@@ -2,8 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-import xxhash
-
 from poise.core.reading import LoadReading
 from poise.core.replica import ReplicaSpec, ReplicaState
 from poise.core.request import Outcome
@@ -12,11 +10,11 @@ from poise.fleet.hit_rate import HitRate
 from poise.fleet.terms import UNKNOWN, Terms
 from poise.health import slow_start
 from poise.health.condition import Condition
+from poise.routing.rendezvous import seed_of
 
 if TYPE_CHECKING:
     from poise.fleet.pool import Pool
 
-SEED_MASK = (1 << 30) - 1
 AUTO_CAP_RATIO = 0.8
 """Share of its KV tokens that an automatic cap lets a replica's requests need: above it, some are preempted."""
 
@@ -38,7 +36,7 @@ class Replica:
     def __init__(self, spec: ReplicaSpec, slot: int, condition: Condition) -> None:
         self.spec = spec
         self.name, self.slot = spec.name, slot
-        self.seed = xxhash.xxh3_64_intdigest(spec.name.encode()) & SEED_MASK
+        self.seed = seed_of(spec.name)
         self.condition = condition
         self.pools: tuple[Pool, ...] = ()
         """Those of the models that it is known to serve, or all replicas' if it is known of none."""

@@ -2,12 +2,19 @@
 
 from collections.abc import Sequence
 
+import xxhash
+
 from poise.routing.policy import ReplicaView
 
 _MASK = (1 << 30) - 1
 """Thirty bits at a time: their products are small integers, which cost a tenth of large ones once compiled."""
 _FIRST, _SECOND, _THIRD = 0x2C1B3C6D, 0x297A2D39, 0x1B56C4E9
 """Odd, with about as many ones as noughts. What matters is how evenly sessions spread, and that is tested."""
+
+
+def seed_of(name: str) -> int:
+    """What stands for a replica of that name in `rendezvous`: 30 bits, the same in every process."""
+    return xxhash.xxh3_64_intdigest(name.encode()) & _MASK
 
 
 def rendezvous(session: int, replicas: Sequence[ReplicaView]) -> ReplicaView:
