@@ -35,7 +35,11 @@ def error_of(path: str | None, environment: dict[str, str] | None = None, **over
     return str(raised.value)
 
 
-@pytest.mark.parametrize("given", [set(some) for count in range(4) for some in combinations(LAYERS, count)], ids=str)
+@pytest.mark.parametrize(
+    "given",
+    [set(some) for count in range(4) for some in combinations(LAYERS, count)],
+    ids=lambda given: "-".join(sorted(given)) or "none",
+)
 def test_the_highest_layer_that_sets_a_key_wins_and_is_named(tmp_path: Path, given: set[str]) -> None:
     path = write(tmp_path, "admin:\n  port: 1001\n") if "file" in given else None
     environment = {"POISE_ADMIN_PORT": "1002"} if "environment" in given else {}
