@@ -5,8 +5,6 @@ import json
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +31,8 @@ def settings_for(urls: list[str], **overrides: Any) -> Settings:
     return load_config(None, {}, given).settings
 
 
-@asynccontextmanager
-async def engines(count: int = 2, speed: float = 20.0) -> AsyncIterator[SimulatedEngines]:
-    running = SimulatedEngines(EngineSettings(port=0, count=count, speed=speed))
-    await running.start()
-    try:
-        yield running
-    finally:
-        await running.close()
+def engines(count: int = 2, speed: float = 20.0) -> SimulatedEngines:
+    return SimulatedEngines(EngineSettings(port=0, count=count, speed=speed))
 
 
 async def get(port: int, path: str) -> tuple[int, bytes]:

@@ -19,14 +19,8 @@ from support.wire import until
 DEADLINE_S = 15.0
 
 
-@asynccontextmanager
-async def engines(count: int = 2, speed: float = 2.0) -> AsyncIterator[SimulatedEngines]:
-    running = SimulatedEngines(EngineSettings(port=0, count=count, speed=speed))
-    await running.start()
-    try:
-        yield running
-    finally:
-        await running.close()
+def engines(count: int = 2, speed: float = 2.0) -> SimulatedEngines:
+    return SimulatedEngines(EngineSettings(port=0, count=count, speed=speed))
 
 
 def write(path: Path, *urls: str, more: str = "") -> None:

@@ -14,14 +14,8 @@ from support.wire import until
 DEADLINE_S = 15.0
 
 
-@asynccontextmanager
-async def engine(host: str, port: int = 0) -> AsyncIterator[SimulatedEngines]:
-    running = SimulatedEngines(EngineSettings(host=host, port=port, count=1, speed=2.0))
-    await running.start()
-    try:
-        yield running
-    finally:
-        await running.close()
+def engine(host: str, port: int = 0) -> SimulatedEngines:
+    return SimulatedEngines(EngineSettings(host=host, port=port, count=1, speed=2.0))
 
 
 class NameServer:

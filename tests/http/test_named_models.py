@@ -30,9 +30,7 @@ async def say(client: openai.AsyncOpenAI, model: str) -> str:
 
 
 async def test_the_stock_client_lists_finds_and_uses_an_alias() -> None:
-    engines = SimulatedEngines(EngineSettings(port=0, count=1, speed=50.0))
-    await engines.start()
-    try:
+    async with SimulatedEngines(EngineSettings(port=0, count=1, speed=50.0)) as engines:
         async with Gateway(settings_for(engines.urls, aliases={"gpt-4": MODEL, "gone": "nobody"})) as gateway:
             async with openai.AsyncOpenAI(
                 api_key="sk-1", base_url=f"http://127.0.0.1:{gateway.port}/v1", max_retries=0
@@ -59,6 +57,4 @@ async def test_the_stock_client_lists_finds_and_uses_an_alias() -> None:
                 with pytest.raises(ConfigError, match="stands for itself"):
                     gateway.apply(unchecked)
                 assert await say(client, "gpt-5") == MODEL, "a wrong configuration changes nothing"
-    finally:
-        await engines.close()
-        await asyncio.sleep(0)
+    await asyncio.sleep(0)

@@ -21,14 +21,12 @@ CHAT = "/v1/chat/completions"
 
 @asynccontextmanager
 async def engines(**settings: object) -> AsyncIterator[SimulatedEngines]:
-    started = SimulatedEngines(EngineSettings(port=0, **settings))  # type: ignore[arg-type]
-    await started.start()
-    try:
-        yield started
-    finally:
-        while Raw.opened:
-            Raw.opened.pop().close()
-        await started.close()
+    async with SimulatedEngines(EngineSettings(port=0, **settings)) as started:  # type: ignore[arg-type]
+        try:
+            yield started
+        finally:
+            while Raw.opened:
+                Raw.opened.pop().close()
 
 
 def client_of(started: SimulatedEngines) -> openai.AsyncOpenAI:

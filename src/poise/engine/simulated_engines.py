@@ -1,6 +1,8 @@
 """Starts and stops simulated vLLM servers: inside another process's event loop, or as all that a process does."""
 
 import asyncio
+from types import TracebackType
+from typing import Self
 
 from poise.engine.server import EngineServer
 from poise.engine.settings import EngineSettings
@@ -9,7 +11,8 @@ BACKLOG = 2048
 
 
 class SimulatedEngines:
-    """The servers of `settings`. With port 0 each gets a free port; `ports` says which."""
+    """The servers of `settings`: `async with`, or `start` and `close`. With port 0 each gets a free port; `ports` says
+    which."""
 
     def __init__(self, settings: EngineSettings) -> None:
         self.settings = settings
@@ -47,12 +50,17 @@ class SimulatedEngines:
             await listener.wait_closed()
         self._listeners.clear()
 
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
 
 async def serve_engines(settings: EngineSettings) -> None:
     """Run the servers of `settings` until the task is cancelled."""
-    engines = SimulatedEngines(settings)
-    await engines.start()
-    try:
+    async with SimulatedEngines(settings):
         await asyncio.Event().wait()
-    finally:
-        await engines.close()

@@ -2,8 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,8 @@ SILENT = "192.0.2.1"
 """An address of the documentation's network: what is sent there is answered by nobody."""
 
 
-@asynccontextmanager
-async def engine(model: str, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[SimulatedEngines]:
-    running = SimulatedEngines(EngineSettings(host=host, port=port, count=1, speed=20.0, model=model))
-    await running.start()
-    try:
-        yield running
-    finally:
-        await running.close()
+def engine(model: str, host: str = "127.0.0.1", port: int = 0) -> SimulatedEngines:
+    return SimulatedEngines(EngineSettings(host=host, port=port, count=1, speed=20.0, model=model))
 
 
 async def ask(port: int, session: str) -> TimedAnswer:
