@@ -10,7 +10,8 @@ run: $(READY)  ## simulated engines, the gateway, traffic and a live table
 	$(BIN)/poise demo
 
 test: $(READY)  ## unit, contract and socket tests, no GPU, no vLLM
-	$(BIN)/python -m pytest -n 3 -m "not vllm and not wheel"
+	$(BIN)/python -m pytest -n 3 -m "not vllm and not wheel and not alone"
+	$(BIN)/python -m pytest -m alone
 
 test-vllm: $(READY)  ## two real vLLM replicas on the CPU behind the gateway; the first use installs them (2.6 GB)
 	$(BIN)/python tests/vllm/install.py

@@ -16,6 +16,8 @@ from support.scripted_replica import Exchange, ScriptedReplica
 from support.scripts import answers
 from support.wire import until
 
+pytestmark = pytest.mark.alone
+
 SLOTS, QUEUE = 8, 60
 
 

@@ -18,6 +18,8 @@ from support.scripted_replica import Exchange, ScriptedReplica
 from support.transcript import assert_same_bytes
 from support.wire import until
 
+pytestmark = pytest.mark.alone
+
 STREAMS = 1000
 SLOW = 50
 ROUNDS = 6

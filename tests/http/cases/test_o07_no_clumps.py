@@ -13,6 +13,8 @@ from support.raw_client import open_client
 from support.scripted_replica import Exchange, ScriptedReplica
 from support.wire import until
 
+pytestmark = pytest.mark.alone
+
 GAP_S = 0.06
 COUNT = 12
 ASK = request(body=b'{"model":"m","stream":true}', headers=[("Accept-Encoding", "gzip, br")])

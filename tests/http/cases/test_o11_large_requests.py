@@ -14,6 +14,8 @@ from support.scripts import answers
 from support.transcript import assert_same_bytes
 from support.wire import PeerGone
 
+pytestmark = pytest.mark.alone
+
 SMALL = request(body=CHAT.request_body(stream=False))
 LIMIT = 100_000
 

@@ -223,6 +223,7 @@ def test_labels_and_values_must_match_in_number() -> None:
         list(write_samples(family, [(("only one",), 1)]))
 
 
+@pytest.mark.alone
 def test_the_largest_page_takes_a_few_milliseconds() -> None:
     """It is built in the loop that forwards every stream. Measured 6 ms on a slow core; the best of several runs here,
     so that a busy machine does not fail it."""
